@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 
 import torch_dataloader_utils
 from torch_dataloader_utils import Buckets, Cache, OptionError, Processes, Sync, Transform, UnknownOptionError, Weights
+from torch_dataloader_utils.options.subset import Sample, Subsets
 from torch_dataloader_utils.values import Value, a, maybe, names, one_of, setting, whole, word
 
 
@@ -210,6 +211,8 @@ SAMPLES: Mapping[type[Value], Value] = {
     Processes: Processes(False, context="fork"),
     torch_dataloader_utils.Codes: torch_dataloader_utils.Codes({"city": ["Oslo", "Lima"]}, unknown=-1),
     torch_dataloader_utils.Fill: torch_dataloader_utils.Fill({"age": 0, "c*": "none"}),
+    Sample: Sample(0.5, unit="file", seed=3),
+    Subsets: Subsets({"train": 0.8, "val": 0.2}, by=["user"], seed=3),
     Sync: Sync(4),
     Transform: Transform(len, rows="any", format="numpy"),
     Weights: Weights([(0, [1, 2]), (500, [2, 1])], at="row"),

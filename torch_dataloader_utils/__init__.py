@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.strings import Codes
+    from torch_dataloader_utils.options.subset import Sample, Subsets
     from torch_dataloader_utils.options.transform import Transform
     from torch_dataloader_utils.options.workers import Processes
     from torch_dataloader_utils.planning.options import PlanShape
@@ -114,6 +115,7 @@ _HOMES = {
     "RoundRobinSplitStrategy": "planning.strategies",
     "RowRange": "planning.row_ranges",
     "Rows": "rows",
+    "Sample": "options.subset",
     "Segment": "model",
     "Shard": "model",
     "SizeBalancedSplitStrategy": "planning.strategies",
@@ -122,6 +124,7 @@ _HOMES = {
     "Split": "model",
     "StructuredDataset": "api.files",
     "StructuredLoader": "loader.loader",
+    "Subsets": "options.subset",
     "Sync": "options.even",
     "TableDataset": "api.tables",
     "TableFile": "sources.table_files",
@@ -183,6 +186,7 @@ __all__ = [
     "RoundRobinSplitStrategy",
     "RowRange",
     "Rows",
+    "Sample",
     "SchemaMismatchError",
     "Segment",
     "Shard",
@@ -195,6 +199,7 @@ __all__ = [
     "StaleIteratorError",
     "StructuredDataset",
     "StructuredLoader",
+    "Subsets",
     "Sync",
     "TableDataset",
     "TableFile",

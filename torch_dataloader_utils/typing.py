@@ -6,6 +6,7 @@ from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.strings import StringsLike
+from torch_dataloader_utils.options.subset import SampleLike, SubsetLike
 from torch_dataloader_utils.options.transform import TransformLike
 from torch_dataloader_utils.options.workers import WorkerModeLike
 from torch_dataloader_utils.values import Value
@@ -15,7 +16,9 @@ __all__ = [
     "CacheLike",
     "EvenLike",
     "NullsLike",
+    "SampleLike",
     "StringsLike",
+    "SubsetLike",
     "TransformLike",
     "Value",
     "WeightsLike",

@@ -361,6 +361,11 @@ class Value:
         given, first = self.given(), next(iter(self.fields), None)
         return printable(_repr(given[first])) if first is not None and list(given) == [first] else repr(self)
 
+    @property
+    def made_by(self) -> str:
+        """The name of the class whose call makes it."""
+        return type(self).__name__
+
     def __repr__(self) -> str:
         return printable(self.text(lambda _, item: _repr(item)))
 

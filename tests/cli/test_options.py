@@ -102,9 +102,7 @@ def test_single_properties_are_added_to_those_of_the_config(tdu):
 SUBSET = """
 path: data
 nulls: mask
-subsets: {train: 0.8, val: 0.2}
-subset: val
-subset_by: [id]
+subset: {name: val, of: {train: 0.8, val: 0.2}, by: [id]}
 count_rows: true
 limit: 60
 """
@@ -115,7 +113,7 @@ def test_a_config_file_may_choose_a_subset(tdu):
     described = tdu.json("describe", "--config", "config.yaml")
     assert described["rows"] == 60
     assert described["subset"] == "the first 60 rows of 'val' of {'train': 0.8, 'val': 0.2}, rows by 'id'"
-    by_options = ("--set", "subsets={train: 0.8, val: 0.2}", "--set", "subset=train", "--set", "subset_by=id,city")
+    by_options = ("--set", "subset={name: train, of: {train: 0.8, val: 0.2}, by: [id, city]}")
     assert "rows by 'id', 'city'" in tdu.json("describe", "data", "--nulls", "mask", *by_options)["subset"]
     assert tdu.json("verify", "--config", "config.yaml", "--num-ranks", "3")["ok"]
 

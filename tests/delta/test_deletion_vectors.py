@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.delta.by_hand import delete_rows, live, require, rewrite
 from tests.delta.reading import by_deltalake, ids, in_order, opened, rows
-from torch_dataloader_utils import FileReadError
+from torch_dataloader_utils import FileReadError, Subsets
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 
@@ -104,14 +104,14 @@ def test_nulls_that_only_deleted_rows_have_are_no_error(tmp_path: Path) -> None:
 
 def test_deleted_rows_leave_the_others_in_their_subsets(tmp_path: Path) -> None:
     paths = written(tmp_path, [40, 40], 11)
-    options: dict[str, Any] = {"subsets": {"train": 0.5, "val": 0.5}}
-    before = {name: ids(opened(tmp_path, subset=name, **options)[0]) for name in options["subsets"]}
+    sides = Subsets({"train": 0.5, "val": 0.5})
+    before = {name: ids(opened(tmp_path, subset=sides[name])[0]) for name in sides}
     assert sorted(before["train"] + before["val"]) == list(range(80))
     delete_rows(tmp_path, {paths[0]: [0, 1, 2, 20]})
     write_deltalake(tmp_path, pa.table({"id": range(80, 90)}), mode="append")
     gone = {0, 1, 2, 20}
     for name, numbers in before.items():
-        after = ids(opened(tmp_path, subset=name, **options)[0])
+        after = ids(opened(tmp_path, subset=sides[name])[0])
         assert [number for number in after if number < 80] == [number for number in numbers if number not in gone]
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tests.transforms.test_images import SIZE, pixels_of, png
 from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Sample, StructuredDataset, Subsets
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.subsets.choice import Choice, choice_of
 from torch_dataloader_utils.subsets.copies import ClassDraw
@@ -174,9 +174,9 @@ def tokenized(batch: Any) -> list[int]:
     return ids(batch)
 
 
-TRAIN: dict[str, Any] = {"subsets": {"train": 0.7, "val": 0.3}, "subset": "train"}
-BY_NAME: dict[str, Any] = {**TRAIN, "subset_by": "name"}
-FRACTION: dict[str, Any] = {"fraction": 0.7}
+TRAIN = Subsets({"train": 0.7, "val": 0.3})["train"]
+BY_NAME = TRAIN.replace(by="name")
+FRACTION = Sample(0.7)
 BUDGET: dict[str, Any] = {"columns": ["id", "clicks"], "batch_tokens": 20, "batch_size": 6}
 SPARSE: dict[str, Any] = {"columns": ["id", "clicks", "views"], "jagged": {"sparse": ["clicks", "views"]}}
 IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages("image", SIZE)}
@@ -185,18 +185,18 @@ TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text
 
 def one(law: Callable[[list[Seen]], None], held: Callable[[Any], list[int]] = ids, **options: Any) -> Part:
     """A part that reads the files of `write_rows`; whether its rows are counted follows from the options."""
-    uncounted = "batch_tokens" in options or "class_weights" in options or "subset_by" in options
+    uncounted = "batch_tokens" in options or "class_weights" in options or options.get("subset") == BY_NAME
     return Part(write_rows, of_rows(**options), law, held, counted=not uncounted or "count_rows" in options)
 
 
 OF_ONE = {
-    "subset": one(each_once(chosen(**TRAIN)), **TRAIN),
-    "subset by key": one(each_once(chosen(by_name=True, **TRAIN)), **BY_NAME),
-    "subset by key, counted": one(each_once(chosen(by_name=True, **TRAIN)), **BY_NAME, count_rows=True),
+    "subset": one(each_once(chosen(subset=TRAIN)), subset=TRAIN),
+    "subset by key": one(each_once(chosen(by_name=True, subset=TRAIN)), subset=BY_NAME),
+    "subset by key, counted": one(each_once(chosen(by_name=True, subset=TRAIN)), subset=BY_NAME, count_rows=True),
     "partitions": Part(
         write_partitions, of_rows(filters=[("p", "!=", 1)]), each_once([*EVERY[:ROWS], *EVERY[-ROWS:]]), ids
     ),
-    "fraction": one(each_once(chosen(**FRACTION)), **FRACTION),
+    "fraction": one(each_once(chosen(fraction=FRACTION)), fraction=FRACTION),
     "limit": one(each_once(range(43)), limit=43),
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
     "class weights": one(copies, class_weights={"label": WEIGHTS}),

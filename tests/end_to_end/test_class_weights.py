@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import Sample, StructuredDataset, Subsets, combine, merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, CountsRequiredError, OptionError
 from torch_dataloader_utils.subsets.copies import ClassDraw
 from torch_dataloader_utils.subsets.hashing import name_hash
@@ -122,14 +122,14 @@ def test_a_filter_leaves_the_draws_of_the_other_rows(folder: Path) -> None:
 
 
 def test_a_subset_by_key_leaves_the_draws(folder: Path) -> None:
-    subsets: dict[str, Any] = {"subsets": {"train": 0.5, "val": 0.5}, "subset_by": "id"}
-    parts = [Counter(ids_of(loader(folder, **subsets, subset=name)[0])) for name in ("train", "val")]
+    sides = Subsets({"train": 0.5, "val": 0.5}, by="id")
+    parts = [Counter(ids_of(loader(folder, subset=sides[name])[0])) for name in sides]
     assert parts[0] + parts[1] == expected(0, WEIGHTS)
     assert not set(parts[0]) & set(parts[1])
 
 
 def test_a_subset_by_place_is_copied(folder: Path) -> None:
-    options: dict[str, Any] = {"subsets": {"train": 0.5, "val": 0.5}, "subset": "train"}
+    options: dict[str, Any] = {"subset": Subsets({"train": 0.5, "val": 0.5})["train"]}
     chosen = ids_of(loader(folder, class_weights=None, **options)[0])
     got = Counter(ids_of(loader(folder, class_weights={"label": {0: 2, 1: 3, 2: 0}}, **options)[0]))
     assert got == +Counter({i: 1 if i % 7 == 0 else (2, 3, 0)[i % 3] for i in chosen})
@@ -143,7 +143,7 @@ def test_labels_are_strings_or_bools(folder: Path) -> None:
 
 
 def test_another_seed_makes_other_draws(folder: Path) -> None:
-    got = Counter(ids_of(loader(folder, subset_seed=5)[0]))
+    got = Counter(ids_of(loader(folder, fraction=Sample(1.0, seed=5))[0]))
     assert got == expected(0, WEIGHTS, seed=5) != expected(0, WEIGHTS)
 
 

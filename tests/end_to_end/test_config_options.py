@@ -16,7 +16,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from torch_dataloader_utils import Buckets, DeltaDataset, IcebergDataset, StructuredDataset
+from torch_dataloader_utils import Buckets, DeltaDataset, IcebergDataset, StructuredDataset, Subsets
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 
 ROWS = 200
@@ -64,8 +64,8 @@ def delivered(loader: Any) -> list[str]:
     ("text", "options"),
     [
         (
-            "columns: [id]\nsubsets: {train: 0.8, val: 0.2}\nsubset: val\nsubset_by: user",
-            {"columns": ["id"], "subsets": {"train": 0.8, "val": 0.2}, "subset": "val", "subset_by": "user"},
+            "columns: [id]\nsubset: {name: val, of: {train: 0.8, val: 0.2}, by: user}",
+            {"columns": ["id"], "subset": Subsets({"train": 0.8, "val": 0.2}, by="user")["val"]},
         ),
         ("columns: [id]\nfraction: 0.5\nlimit: 30", {"columns": ["id"], "fraction": 0.5, "limit": 30}),
         (

@@ -16,7 +16,9 @@ from torch_dataloader_utils import (
     CombinedDataset,
     Fill,
     IcebergDataset,
+    Sample,
     StructuredDataset,
+    Subsets,
     UnknownOptionError,
     combine,
 )
@@ -37,8 +39,8 @@ def error_of(name: str) -> str:
     [
         ("split", "path='data/train/'"),
         ("take", "use limit=n"),
-        ("frac", "fraction for a sample"),
-        ("test_size", "subsets={'train': 0.9, 'val': 0.1}"),
+        ("frac", "fraction=0.1 for a sample"),
+        ("test_size", "use subset=Subsets({'train': 0.9, 'val': 0.1})['train'], or"),
         ("streaming", "always streamed"),
         ("transforms", "use transform."),
         ("drop_remainder", "last_batch='drop'"),
@@ -70,6 +72,30 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
     ("given", "now"),
     [
         ({"cache_dir": "x"}, "cache_dir='x' is now cache='x'"),
+        ({"subset": "train"}, "subset='train' is now subset=Subsets({'train': 0.8, 'val': 0.2})['train']"),
+        (
+            {"subsets": {"a": 1, "b": 2}, "subset": "b", "subset_by": "user", "subset_unit": "row", "subset_seed": 3},
+            "subsets={'a': 1, 'b': 2}, subset='b', subset_by='user', subset_unit='row', subset_seed=3 are now "
+            "subset=Subsets({'a': 1, 'b': 2}, by='user', unit='row', seed=3)['b']",
+        ),
+        (
+            {"subsets": {"a": 1, "b": 2}, "fraction": 0.5},
+            "subsets={'a': 1, 'b': 2}, fraction=0.5 are now subset=Subsets({'a': 1, 'b': 2})['a'], fraction=0.5",
+        ),
+        (
+            {"fraction": 0.5, "subset_unit": "file"},
+            "fraction=0.5, subset_unit='file' are now fraction=Sample(0.5, unit='file')",
+        ),
+        ({"subset_seed": 3}, "subset_seed=3 is now fraction=Sample(1.0, seed=3)"),
+        (
+            {"fraction": Sample(0.5, by="id"), "subset_seed": 3},
+            "fraction=Sample(0.5, by=['id']), subset_seed=3 are now fraction=Sample(0.5, by=['id'], seed=3)",
+        ),
+        (
+            {"subset": Subsets({"a": 1, "b": 2})["b"], "subset_by": "user"},
+            "subset=Subsets({'a': 1, 'b': 2})['b'], subset_by='user' are now "
+            "subset=Subsets({'a': 1, 'b': 2}, by=['user'])['b']",
+        ),
         (
             {"cache_dir": "x", "cache_bytes": "50GiB"},
             "cache_dir='x', cache_bytes='50GiB' are now cache=Cache('x', max_bytes='50GiB')",
@@ -141,10 +167,10 @@ def test_a_retired_keyword_says_what_the_call_is_now(given: dict[str, Any], now:
     with pytest.raises(UnknownOptionError) as caught:
         parse_options({"batch_size": 10, **given}, call := "combine" if "weights=" in now else "files")
     assert str(caught.value) == now
-    (keyword, _, value) = now.partition(" now ")[2].partition("=")
+    text = now.partition(" now ")[2]
     names = {name: getattr(torch_dataloader_utils, name) for name in torch_dataloader_utils.__all__}
     rest = {name: item for name, item in given.items() if name == "num_workers"}
-    parse_options({keyword: eval(value, names), **rest}, call)
+    parse_options({**eval(f"dict({text})", names), **rest}, call)
 
 
 @given(st.data())

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import Codes, DeltaDataset, Fill, IcebergDataset, StructuredDataset, combine
+from torch_dataloader_utils import Codes, DeltaDataset, Fill, IcebergDataset, StructuredDataset, Subsets, combine
 from torch_dataloader_utils.cli.texts import config_of
 from torch_dataloader_utils.plan_page.call import written
 
@@ -80,7 +80,7 @@ CALLS: list[dict[str, Any]] = [
     {"columns": ["id", "label"], "class_weights": {"label": {0: 0.5, 1: 3}}},
     {"columns": ["id", "name"], "class_weights": {"name": {"0": 0.5, "yes": 1e-07, "null": 3, ODD: 2}}},
     {"columns": ["id"], "filters": [["id", "in", [2**60, 3]], ["id", "<", math.inf], ["id", ">", -1e22]]},
-    {"columns": ["id"], "subsets": {"train": 0.9, "val": 1e-05}, "subset": "train", "subset_by": "id"},
+    {"columns": ["id"], "subset": Subsets({"train": 0.9, "val": 1e-05}, by="id")["train"]},
     {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 4, "pad_values": {"tokens": -100}},
     {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 4, "pack_method": "wrap", "count_rows": True},
     {"columns": ["id", "name"], "nulls": {"*": "drop", "i*": "mask", "id": Fill(-1)}},

@@ -25,9 +25,11 @@ from torch_dataloader_utils import (
     DeltaDataset,
     Fill,
     IcebergDataset,
+    Sample,
     Shard,
     Split,
     StructuredDataset,
+    Subsets,
     Transform,
     Weights,
     combine,
@@ -65,6 +67,7 @@ class Failing:
     path: str = "rows"
 
 
+SIDES = Subsets({"a": 0.5, "b": 0.5})
 BYTES = os.fsdecode(b"\xff")  # in a name that is not valid UTF-8
 
 
@@ -322,11 +325,10 @@ CALLS: dict[str, Failing] = {
     "open splits without shuffle": Failing({"shuffle_open_splits": 2}),
     "limit with class_weights": Failing({"limit": 10, "class_weights": {"word": {"w0": 2.0}}}),
     "the same, with a fraction": Failing({"limit": 10, "fraction": 0.5, "class_weights": {"word": {"w0": 2.0}}}),
-    "subset without subsets": Failing({"subset": "val"}),
-    "subsets without subset": Failing({"subsets": {"a": 0.5, "b": 0.5}}),
-    "subset_by with subset_unit": Failing({"subset_by": "id", "subset_unit": "file", "fraction": 0.9}),
-    "subset_by without a fraction": Failing({"subset_by": "id"}),
-    "subset_unit without a fraction": Failing({"subset_unit": "segment"}),
+    "all subsets": Failing({"subset": SIDES}),
+    "no subset": Failing({"subset": 3}),
+    "a sample by another key than the subset": Failing({"subset": SIDES["a"], "fraction": Sample(0.9, by="id")}),
+    "a sample of another unit than the subset": Failing({"subset": SIDES["a"], "fraction": Sample(0.9, unit="file")}),
     "a limit that is a fraction": Failing({"limit": 0.5}),
     "limit under a filter": Failing({"limit": 3, **FILTER}),
     "a GPU where there is none": Failing({"device": "cuda:77"}),
@@ -413,8 +415,8 @@ CALLS: dict[str, Failing] = {
     "pad_multiple without padding": Failing({"pad_multiple": 8, "pad_values": {"ids": 1}}, path="tokens"),
     "batch_tokens with several lists": Failing({"batch_tokens": 64, "lists": "padded"}, path="both"),
     "batch_tokens without lists": Failing({"batch_tokens": 64, "columns": ["x"]}),
-    "subset_unit='file' of files of one name": Failing(
-        {"subset_unit": "file", "fraction": 0.9}, call=read_files, path="folders"
+    "unit='file' of files of one name": Failing(
+        {"fraction": Sample(0.9, unit="file")}, call=read_files, path="folders"
     ),
     "a manifest that cannot be written": Failing({"manifest": "/proc/no/manifest.parquet"}),
     "a manifest that is a folder": Failing({"manifest": "/tmp"}),
@@ -439,7 +441,7 @@ CALLS: dict[str, Failing] = {
     ),
     "rows of an Iceberg table by place": Failing({"fraction": 0.5}, call=read_iceberg, path="iceberg"),
     "rows of an Iceberg table by ids that it lacks": Failing(
-        {"fraction": 0.5, "subset_by": ["_row_id"]}, call=read_iceberg, path="iceberg"
+        {"fraction": Sample(0.5, by=["_row_id"])}, call=read_iceberg, path="iceberg"
     ),
     "a metadata column among the columns": Failing(
         {"columns": ["id", "_file"]}, ColumnNotFoundError, call=read_iceberg, path="iceberg"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torch_dataloader_utils import Sample, Subsets
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.subsets.choice import bounds, choice_of
 from torch_dataloader_utils.subsets.hashing import name_hash, number_hash, number_hashes
@@ -29,7 +30,7 @@ def test_hashes_are_frozen() -> None:
     assert hashes(["", "a", "eight by", "nine byte", "x" * 256, "x" * 257]) == GOLDEN["strings"]
     two = key_hashes([pa.chunked_array([["a", "b"]]), pa.chunked_array([[1, 2]])])
     assert two.tolist() == GOLDEN["two columns"]
-    choice = choice_of(SubsetOptions(subsets={"train": 0.8, "test": 0.2}, subset="test", fraction=0.5))
+    choice = choice_of(SubsetOptions(subset=Subsets({"train": 0.8, "test": 0.2})["test"], fraction=Sample(0.5)))
     assert choice is not None
     chosen = np.concatenate(list(choice.rows(name_hash("f"), 0, 40)))
     assert np.flatnonzero(chosen).tolist() == GOLDEN["chosen"]
@@ -106,7 +107,7 @@ def test_each_hash_lies_in_one_subset_whatever_the_weights(weights: list[float],
     ends = list(bounds(subsets).values())
     assert (ends[0][0], ends[-1][1]) == (0, 2**64)
     assert [low for low, _ in ends[1:]] == [high for _, high in ends[:-1]]
-    chosen = [choice_of(SubsetOptions(subsets=subsets, subset=name)) for name in subsets]
+    chosen = [choice_of(SubsetOptions(subset=Subsets(subsets)[name])) for name in subsets]
     assert sum(choice is not None and choice.holds_one(value) for choice in chosen) == 1
 
 
@@ -114,14 +115,13 @@ def test_weights_are_taken_as_written() -> None:
     tenths = bounds({"train": 0.8, "val": 0.1, "test": 0.1})
     assert tenths == bounds({"train": 8, "val": 1, "test": 1})
     numbers: dict[str, Any] = {"train": np.float64(0.8), "val": np.int64(1)}
-    from_numpy = SubsetOptions(subsets=numbers, subset="val")
-    assert repr(from_numpy.subsets) == "{'train': 0.8, 'val': 1}"
+    assert repr(Subsets(numbers).shares) == "{'train': 0.8, 'val': 1}"
 
 
 def test_samples_are_nested_and_as_large_as_their_fraction() -> None:
     chosen = []
     for fraction in (0.1, 0.2, 0.5, 1.0):
-        choice = choice_of(SubsetOptions(fraction=fraction))
+        choice = choice_of(SubsetOptions(fraction=Sample(fraction)))
         assert choice is not None
         chosen.append(np.concatenate(list(choice.rows(1, 0, 20_000))))
         assert abs(chosen[-1].mean() - fraction) < 0.02

@@ -17,20 +17,26 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import batches, make, plain, through_json, write_files
 from tests.seams.log_table import LogTable, commit, data_file
-from torch_dataloader_utils import Fill, StructuredDataset, TableDataset, combine
+from torch_dataloader_utils import Fill, Sample, StructuredDataset, Subsets, TableDataset, combine
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, NullValueError, OptionError
 
-SUBSETS = {"train": 0.6, "val": 0.3, "test": 0.1}
-PLACED: list[dict[str, Any]] = [{}, {"subset_unit": "segment"}, {"subset_unit": "file"}]
-KEYED: list[dict[str, Any]] = [{"subset_by": "name"}, {"subset_by": ["id", "name"], "count_rows": True}]
+SIDES = Subsets({"train": 0.6, "val": 0.3, "test": 0.1})
+KEYED = SIDES.replace(by="name")
+CASES: list[tuple[Subsets, dict[str, Any]]] = [
+    (SIDES, {}),
+    (SIDES.replace(unit="segment"), {}),
+    (SIDES.replace(unit="file"), {}),
+    (KEYED, {}),
+    (SIDES.replace(by=["id", "name"]), {"count_rows": True}),
+]
 
 
 def ids(path: str, **options: Any) -> list[int]:
     return [int(row) for batch in make(path, **options) for row in batch["id"]]
 
 
-def each(path: str, **options: Any) -> dict[str, list[int]]:
-    return {name: ids(path, subsets=options.pop("weights", SUBSETS), subset=name, **options) for name in SUBSETS}
+def each(path: str, sides: Subsets = SIDES, **options: Any) -> dict[str, list[int]]:
+    return {name: ids(path, subset=sides[name], **options) for name in sides}
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +50,21 @@ def count(data: str) -> int:
     return len(ids(data))
 
 
-@pytest.mark.parametrize("options", [*PLACED, *KEYED], ids=str)
-def test_each_row_is_in_one_subset_under_all_other_options(data: str, count: int, options: dict[str, Any]) -> None:
-    parts = each(data, **options)
+@pytest.mark.parametrize(("sides", "options"), CASES, ids=str)
+def test_each_row_is_in_one_subset_under_all_other_options(
+    data: str, count: int, sides: Subsets, options: dict[str, Any]
+) -> None:
+    parts = each(data, sides, **options)
     assert sorted(chain.from_iterable(parts.values())) == list(range(count))
-    val = parts["val"]
+    val, given = parts["val"], {"subset": sides["val"], **options}
     others: list[dict[str, Any]] = [
         {"shuffle": True}, {"columns": ["id"]}, {"num_workers": 2}, {"split_rows": 100}, {"output_format": "numpy"}
     ]  # fmt: skip
-    if options.get("split_rows") is None:
-        for other in others:
-            assert sorted(ids(data, subsets=SUBSETS, subset="val", **options | other)) == val
-    kept = ids(data, subsets=SUBSETS, subset="val", filters=[("id", ">", 20)], **options)
+    for other in others:
+        assert sorted(ids(data, **given | other)) == val
+    kept = ids(data, filters=[("id", ">", 20)], **given)
     assert kept == [row for row in val if row > 20]
-    ranks = [ids(data, subsets=SUBSETS, subset="val", num_ranks=3, **options | {"rank": rank}) for rank in range(3)]
+    ranks = [ids(data, num_ranks=3, **given | {"rank": rank}) for rank in range(3)]
     assert sorted(chain.from_iterable(ranks)) == val
 
 
@@ -66,27 +73,26 @@ def test_each_row_is_in_one_subset_under_all_other_options(data: str, count: int
 def test_subsets_are_a_partition_for_any_weights(
     data: str, count: int, weights: list[float], seed: int, by: bool
 ) -> None:
-    subsets = {f"s{i}": weight for i, weight in enumerate(weights)}
-    given: dict[str, Any] = {"subsets": subsets, "subset_seed": seed, "subset_by": "name" if by else None}
-    parts = [ids(data, subset=name, **given) for name in subsets]
+    shares = {f"s{i}": weight for i, weight in enumerate(weights)}
+    parts = each(data, Subsets(shares, by="name" if by else None, seed=seed)).values()
     assert sorted(chain.from_iterable(parts)) == list(range(count))
 
 
-@pytest.mark.parametrize("options", [*PLACED, *KEYED], ids=str)
-def test_appended_files_move_no_row(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("sides", "options"), CASES, ids=str)
+def test_appended_files_move_no_row(tmp_path: Path, sides: Subsets, options: dict[str, Any]) -> None:
     path = write_files(tmp_path)
-    before = each(path, **options)
+    before = each(path, sides, **options)
     first = sum(map(len, before.values()))
     rows = np.arange(first, first + 50)
     pq.write_table(pa.table({"id": rows, "name": [f"row {row}" for row in rows]}), tmp_path / "a-new.parquet")
-    after = each(path, **options)
+    after = each(path, sides, **options)
     assert {name: [row for row in part if row < first] for name, part in after.items()} == before
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("options", [{}, {"subset_by": "name", "count_rows": True}, {"fraction": 0.7}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"subset": KEYED["train"], "count_rows": True}, {"fraction": 0.7}], ids=str)
 def test_a_subset_resumes_at_any_step_on_other_ranks(data: str, options: dict[str, Any], num_workers: int) -> None:
-    given = {"subsets": SUBSETS, "subset": "train", "shuffle": True, "num_workers": num_workers, **options}
+    given = {"subset": SIDES["train"], "shuffle": True, "num_workers": num_workers, **options}
     expected = sorted(ids(data, **given))
     steps = min(len(batches(make(data, num_ranks=2, **given | {"rank": rank}))) for rank in range(2))
     for taken in range(steps + 1):
@@ -111,7 +117,9 @@ def test_a_subset_resumes_at_any_step_on_other_ranks(data: str, options: dict[st
             assert sorted(done + rest) == expected
 
 
-@pytest.mark.parametrize("options", [{}, {"subset_by": "name", "count_rows": True}, {"limit": 23}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"fraction": Sample(0.8, by="name"), "count_rows": True}, {"limit": 23}], ids=str
+)
 @pytest.mark.parametrize("even", ["drop", "pad"])
 def test_ranks_take_equal_steps_of_a_subset(data: str, even: str, options: dict[str, Any]) -> None:
     given = {"fraction": 0.8, "shuffle": True, "even": even, "num_ranks": 3, "batch_size": 2, **options}
@@ -122,14 +130,14 @@ def test_ranks_take_equal_steps_of_a_subset(data: str, even: str, options: dict[
     rows = [
         int(row) for batch, real in zip(chain.from_iterable(passes), every, strict=True) for row in batch["id"][real]
     ]
-    whole = ids(data, fraction=0.8, **options)
+    whole = ids(data, **{"fraction": 0.8, **options})
     assert sorted(rows) == whole if even == "pad" else set(rows) <= set(whole) and len(set(rows)) == len(rows)
 
 
 def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
     def both(mode: str) -> list[Any]:
-        place = StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="train", split_rows=6)[1]
-        keyed = StructuredDataset.create_dataloader(data, fraction=0.6, subset_by="name", split_rows=6)[1]
+        place = StructuredDataset.create_dataloader(data, subset=SIDES["train"], split_rows=6)[1]
+        keyed = StructuredDataset.create_dataloader(data, fraction=Sample(0.6, by="name"), split_rows=6)[1]
         options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "worker_mode": mode}
         return batches(combine([place, keyed], batches="splits", **options)[0])
 
@@ -137,21 +145,25 @@ def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(names=st.permutations(list(SUBSETS)), by=st.booleans())
+@given(names=st.permutations(list(SIDES)), by=st.booleans())
 def test_equal_dicts_are_equal_subsets_in_whatever_order(data: str, names: list[str], by: bool) -> None:
     """One loader has its options from code, the other from a file, whose writer may sort keys."""
-    given: dict[str, Any] = {"subset_by": "name" if by else None, "num_workers": 0}
-    weights = {name: SUBSETS[name] for name in names}
-    rows = [ids(data, subsets=SUBSETS, subset="train", **given), ids(data, subsets=weights, subset="val", **given)]
+    sides = KEYED if by else SIDES
+    other = sides.replace(shares={name: sides.shares[name] for name in names})
+    rows = [ids(data, subset=sides["train"], num_workers=0), ids(data, subset=other["val"], num_workers=0)]
     assert not set(rows[0]) & set(rows[1])
-    loader = make(data, subsets=weights, subset="train", **given)
-    loader.load_state_dict(through_json(make(data, subsets=SUBSETS, subset="train", **given).state_dict()))
+    loader = make(data, subset=other["train"], num_workers=0)
+    loader.load_state_dict(through_json(make(data, subset=sides["train"], num_workers=0).state_dict()))
     assert [int(row) for batch in loader for row in batch["id"]] == rows[0]
 
 
 SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"subsets": {"a": 1, "b": 1}, "subset": "a"}, {"subsets": {"b": 1.0, "a": 1.0}, "subset": "a"}),
-    ({"fraction": 1}, {"fraction": 1.0}),
+    ({"subset": Subsets({"a": 1, "b": 1})["a"]}, {"subset": {"name": "a", "of": {"b": 1.0, "a": 1.0}}}),
+    ({"fraction": 1}, {"fraction": Sample(1.0)}),
+    (
+        {"subset": KEYED["train"], "fraction": 0.5},
+        {"subset": KEYED["train"], "fraction": {"share": 0.5, "by": ["name"], "unit": "row", "seed": 0}},
+    ),
     ({"class_weights": {"id": {1: 2, 7: 0.5}}}, {"class_weights": {"id": {7: 0.5, 1: 2.0}}}),
     ({"nulls": {"id": "mask", "name": "drop"}}, {"nulls": {"name": "drop", "id": "mask"}}),
     ({"dtypes": {"id": "int32", "int64": "int16"}}, {"dtypes": {"int64": "int16", "id": "int32"}}),
@@ -176,10 +188,10 @@ def test_equal_options_have_equal_batches_and_states(data: str, one: dict[str, A
 
 
 def test_a_state_of_another_subset_is_refused(data: str) -> None:
-    train = make(data, subsets=SUBSETS, subset="train", subset_unit="row")
+    train = make(data, subset=SIDES.replace(unit="row")["train"])
     state = through_json(train.state_dict())
     with pytest.raises(CheckpointMismatchError, match="subset: 'train'"):
-        make(data, subsets=SUBSETS, subset="val").load_state_dict(state)
+        make(data, subset=SIDES["val"]).load_state_dict(state)
     with pytest.raises(CheckpointMismatchError, match="subset: the first 9 rows"):
         make(data, limit=8).load_state_dict(through_json(make(data, limit=9).state_dict()))
 
@@ -189,14 +201,14 @@ def test_a_combination_knows_which_of_its_datasets_is_a_subset(data: str) -> Non
         datasets = [StructuredDataset.create_dataloader(data, columns=["id"], **options)[1] for options in given]
         return combine(datasets, batches="splits", batch_size=4)[0]
 
-    keyed = {"fraction": 0.5, "subset_by": "name"}
+    keyed = {"fraction": Sample(0.5, by="name")}
     with pytest.raises(CheckpointMismatchError, match="subset: all; fraction"):
         both(keyed, {}).load_state_dict(through_json(both({}, keyed).state_dict()))
 
 
 def test_counts_by_place_are_known_before_reading(data: str) -> None:
-    loader, dataset = StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="train", batch_size=3)
-    assert dataset.shard_size(0) == len(ids(data, subsets=SUBSETS, subset="train"))
+    loader, dataset = StructuredDataset.create_dataloader(data, subset=SIDES["train"], batch_size=3)
+    assert dataset.shard_size(0) == len(ids(data, subset=SIDES["train"]))
     assert len(loader) == len(list(loader))
     assert "'train' of" in str(dataset.describe())
 
@@ -218,24 +230,24 @@ def test_a_folder_that_moves_keeps_its_subsets(tmp_path: Path) -> None:
     (tmp_path / "a").rename(tmp_path / "b")
     assert each(str(tmp_path / "b")) == before
     file = tmp_path / "b" / "part-0.parquet"
-    assert ids(str(file), subsets=SUBSETS, subset="val") == [row for row in before["val"] if row < 14]
+    assert ids(str(file), subset=SIDES["val"]) == [row for row in before["val"] if row < 14]
 
 
 def test_parts_of_a_combination_keep_their_subsets(data: str) -> None:
     parts = [
-        StructuredDataset.create_dataloader(data, subsets=SUBSETS, subset="val")[1],
+        StructuredDataset.create_dataloader(data, subset=SIDES["val"])[1],
         StructuredDataset.create_dataloader(data, limit=5)[1],
     ]
     loader, _ = combine(parts, batches="splits", batch_size=4)
     rows = [int(row) for batch in loader for row in batch["id"]]
-    assert sorted(rows) == sorted(ids(data, subsets=SUBSETS, subset="val") + list(range(5)))
+    assert sorted(rows) == sorted(ids(data, subset=SIDES["val"]) + list(range(5)))
 
 
 def test_nulls_are_one_key_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = pa.table({"id": np.arange(60), "key": pa.array([None if i % 2 else str(i) for i in range(60)])})
     pq.write_table(table, tmp_path / "f.parquet", row_group_size=7)
     with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
-        parts = each(str(tmp_path), subset_by="key", split_rows=None)
+        parts = each(str(tmp_path), sides=SIDES.replace(by="key"), split_rows=None)
     assert sum(any(row % 2 for row in part) for part in parts.values()) == 1
     assert "column 'key' has nulls" in caplog.text
 
@@ -245,17 +257,18 @@ def test_a_key_in_a_struct_is_that_of_a_column(tmp_path: Path) -> None:
     table = pa.table({"id": np.arange(40), "user": users, "of": [{"user": user, "x": 1.0} for user in users]})
     pq.write_table(table, tmp_path / "f.parquet", row_group_size=9)
     given: dict[str, Any] = {"split_rows": None, "columns": ["id"]}
-    assert each(str(tmp_path), subset_by="of.user", **given) == each(str(tmp_path), subset_by="user", **given)
+    parts = [each(str(tmp_path), SIDES.replace(by=by), **given) for by in ("of.user", "user")]
+    assert parts[0] == parts[1]
 
 
 def test_a_finer_unit_of_time_in_an_appended_file_moves_no_row(tmp_path: Path) -> None:
     times = np.arange(50).astype("datetime64[s]")
     pq.write_table(pa.table({"id": np.arange(50), "at": times.astype("datetime64[ms]")}), tmp_path / "0.parquet")
-    before = each(str(tmp_path), subset_by="at")
+    before = each(str(tmp_path), SIDES.replace(by="at"))
     pq.write_table(
         pa.table({"id": np.arange(50, 99), "at": times[1:].astype("datetime64[ns]")}), tmp_path / "1.parquet"
     )
-    after = each(str(tmp_path), subset_by="at")
+    after = each(str(tmp_path), SIDES.replace(by="at"))
     assert {name: [row for row in part if row < 50] for name, part in after.items()} == before
 
 
@@ -278,7 +291,7 @@ def test_limit_delivers_the_first_rows(
 
 
 def test_limit_counts_rows_after_filters_and_subsets(data: str) -> None:
-    chosen = {"subsets": SUBSETS, "subset": "train", "subset_by": "name"}
+    chosen: dict[str, Any] = {"subset": KEYED["train"]}
     whole = ids(data, filters=[("id", ">", 6)], **chosen)
     assert ids(data, filters=[("id", ">", 6)], limit=9, count_rows=True, **chosen) == whole[:9]
 
@@ -293,10 +306,10 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
     empty = pa.table({"id": pa.array([None] * 4, pa.int64()), "name": ["null"] * 4})
     pq.write_table(empty, tmp_path / "z.parquet")
     assert ids(path, limit=30) == list(range(30))
-    sides = {f"s{i}": 1 for i in range(4)}
+    sides = Subsets({f"s{i}": 1 for i in range(4)}, by="name")
     failed = 0
     for side in sides:
-        loader = make(path, subsets=sides, subset=side, subset_by="name")  # all nulls are in one of them
+        loader = make(path, subset=sides[side])  # all nulls are in one of them
         try:
             list(loader)
         except NullValueError:
@@ -310,16 +323,22 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subsets": SUBSETS}, "subsets was given without subset"),
-        ({"subset": "train"}, "subset was given without subsets"),
-        ({"subsets": SUBSETS, "subset": "eval"}, "subset='eval': expected one of 'test', 'train', 'val'"),
-        ({"subsets": {"a": 0, "b": 1}, "subset": "b"}, "weight above 0"),
-        ({"subsets": {"a": float("nan")}, "subset": "a"}, "weight above 0"),
-        ({"subsets": {"a": float("inf"), "b": 1}, "subset": "b"}, "weight above 0"),
-        ({"subsets": {"a": 1e-300, "b": 1}, "subset": "a"}, "weight above 0"),
-        ({"subsets": {"a": 1, "b": 10**400}, "subset": "a"}, "weight above 0"),
-        ({"subset_by": "id"}, "subset_by was given without subsets or fraction"),
-        ({"fraction": 0.5, "subset_by": "id", "subset_unit": "file"}, "Leave out subset_unit"),
+        ({"subset": SIDES}, r"expected one of its subsets\. Use subset=Subsets\(.*\)\['test'\]"),
+        ({"subset": 3}, r"subset=3: expected one of Subsets\(\.\.\.\)"),
+        ({"subset": {"name": "train"}}, "of is missing"),
+        ({"subset": {"name": "eval", "of": SIDES.shares}}, "subset='eval': expected one of 'test', 'train', 'val'"),
+        ({"subset": {"name": "val", "of": SIDES.shares, "by": "id", "unit": "file"}}, "Leave out one"),
+        ({"subset": {"name": "b", "of": {"a": 0, "b": 1}}}, "weight above 0"),
+        ({"subset": {"name": "a", "of": {"a": float("nan")}}}, "weight above 0"),
+        ({"subset": {"name": "b", "of": {"a": float("inf"), "b": 1}}}, "weight above 0"),
+        ({"subset": {"name": "a", "of": {"a": 1e-300, "b": 1}}}, "weight above 0"),
+        ({"subset": {"name": "a", "of": {"a": 1, "b": 10**400}}}, "weight above 0"),
+        (
+            {"fraction": {"share": 0.5, "by": "id", "unit": "file"}},
+            r"Sample: by=\['id'\] with unit='file': .* Leave out",
+        ),
+        ({"fraction": Sample(0.5, by="id"), "subset": KEYED["val"]}, r"one by chooses .* Use fraction=Sample\(0\.5\)"),
+        ({"fraction": Sample(0.5, unit="file"), "subset": SIDES["val"]}, "one unit chooses"),
         ({"fraction": 1.5}, "above 0 and at most 1"),
         ({"fraction": 0}, "above 0 and at most 1"),
         ({"limit": 0}, "at least 1"),
@@ -331,13 +350,32 @@ def test_options_that_cannot_work_are_refused(data: str, options: dict[str, Any]
         make(data, **options)
 
 
+def test_subsets_are_of_their_names_in_order() -> None:
+    assert list(Subsets({"val": 1, "a": 2})) == ["a", "val"]
+    side = KEYED.replace(seed=3)["val"]
+    assert repr(side) == "Subsets({'test': 0.1, 'train': 0.6, 'val': 0.3}, by=['name'], seed=3)['val']"
+    assert eval(repr(side)) == side
+    with pytest.raises(OptionError, match="subset='eval': expected one of 'test', 'train', 'val'"):
+        SIDES["eval"]
+
+
+def test_a_sample_of_a_subset_may_have_a_seed_of_its_own(data: str) -> None:
+    whole = set(ids(data, subset=SIDES["train"]))
+    some = [ids(data, subset=SIDES["train"], fraction=Sample(0.5, seed=seed)) for seed in (None, 0, 1)]
+    assert some[0] == some[1] != some[2]
+    assert set(some[2]) < whole
+    other = make(data, subset=SIDES["train"], fraction=Sample(0.5, seed=1))
+    with pytest.raises(CheckpointMismatchError, match=r"fraction 0\.5 with seed 1"):
+        make(data, subset=SIDES["train"], fraction=0.5).load_state_dict(through_json(other.state_dict()))
+
+
 def test_files_of_one_name_are_refused_as_units(tmp_path: Path) -> None:
     paths = [str(tmp_path / day / "part.parquet") for day in ("monday", "tuesday")]
     for path in paths:
         Path(path).parent.mkdir()
         pq.write_table(pa.table({"id": range(9)}), path)
     for unit in ("file", "segment"):
-        given: dict[str, Any] = {"fraction": 0.5, "subset_unit": unit}
+        given: dict[str, Any] = {"fraction": {"share": 0.5, "unit": unit}}
         with pytest.raises(OptionError, match=r"2 of the given files are called 'part.parquet'.*Give the folder"):
             StructuredDataset.create_dataloader(paths, **given)
         StructuredDataset.create_dataloader(str(tmp_path), **given)
@@ -348,9 +386,9 @@ def test_keys_that_are_not_exact_are_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1], "x": [0.5], "l": [[1]]}), tmp_path / "f.parquet")
     for column in ("x", "l"):
         with pytest.raises(OptionError, match=f"column '{column}' has type"):
-            make(str(tmp_path), fraction=0.5, subset_by=column)
-    with pytest.raises(ColumnNotFoundError, match="subset_by: no column 'idd'"):
-        make(str(tmp_path), fraction=0.5, subset_by="idd")
+            make(str(tmp_path), fraction=Sample(0.5, by=column))
+    with pytest.raises(ColumnNotFoundError, match="by: no column 'idd'"):
+        make(str(tmp_path), fraction=Sample(0.5, by="idd"))
 
 
 # ---------------------------------------------------------------------------------------------------------- tables
@@ -367,14 +405,14 @@ def test_rows_of_a_table_keep_their_subset_when_others_are_deleted(tmp_path: Pat
     left = {number * 25 + row for number in range(3) for row in range(25) if (row - number) % 4 or row < number}
 
     def rows(version: int, name: str) -> list[int]:
-        given: dict[str, Any] = {"subsets": SUBSETS, "subset": name, "batch_size": 4, "shuffle": version == 2}
+        given: dict[str, Any] = {"subset": SIDES[name], "batch_size": 4, "shuffle": version == 2}
         loader, dataset = TableDataset.create_dataloader(LogTable(tmp_path, version), **given)
         delivered = [int(row) for batch in loader for row in batch["id"]]
         assert dataset.shard_size(0) == len(delivered)
         return sorted(delivered)
 
-    before = {name: rows(1, name) for name in SUBSETS}
+    before = {name: rows(1, name) for name in SIDES}
     assert sorted(chain.from_iterable(before.values())) == list(range(75))
-    assert {name: rows(2, name) for name in SUBSETS} == {
+    assert {name: rows(2, name) for name in SIDES} == {
         name: [row for row in part if row in left] for name, part in before.items()
     }

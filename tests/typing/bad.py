@@ -1,7 +1,7 @@
 """What a type checker finds: each line that ends with "error" and a part of its message; it is checked, not run."""
 
 import torch_dataloader_utils
-from torch_dataloader_utils import Buckets, IcebergDataset, StructuredDataset, Sync, TableSource, combine
+from torch_dataloader_utils import Buckets, IcebergDataset, StructuredDataset, Subsets, Sync, TableSource, combine
 
 thing = torch_dataloader_utils.no_such_thing  # error: "no_such_thing" is not a known attribute
 
@@ -18,6 +18,8 @@ IcebergDataset.create_dataloader("a.b", manifest="files.arrow")  # error: No par
 IcebergDataset.create_dataloader("a.b", worker_mode="proces")  # error: Literal['threads']
 Buckets(16, long="dorp")  # error: Literal['single']
 Buckets(16, "ids")  # error: Expected 1 positional argument
+Subsets({"train": 1}, unit="rows")  # error: Literal['segment']
+StructuredDataset.create_dataloader("data/", subset="train")  # error: SubsetLike | None
 Sync(evry=4)  # error: No parameter named "evry"
 Sync().every = 4  # error: Attribute "every" is read-only
 combine([], columns=["x"])  # error: No parameter named "columns"

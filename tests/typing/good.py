@@ -21,10 +21,12 @@ from torch_dataloader_utils import (
     Processes,
     RankPlan,
     RowRange,
+    Sample,
     SnapshotInfo,
     Split,
     StructuredDataset,
     StructuredLoader,
+    Subsets,
     Sync,
     TableDataset,
     TableSource,
@@ -134,3 +136,6 @@ processes = Processes(persistent=False, context="fork")
 StructuredDataset.create_dataloader("data/", num_workers=2, worker_mode=processes)
 StructuredDataset.create_dataloader("data/", transform=Transform(rows_of, rows="any", format="numpy"))
 StructuredDataset.create_dataloader("data/", transform=[rows_of, rows_of])
+sides = Subsets({"train": 0.8, "val": 0.2}, by="user", unit="row")
+StructuredDataset.create_dataloader("data/", subset=sides["train"], fraction=Sample(0.1, seed=3), limit=8)
+StructuredDataset.create_dataloader("data/", subset={"name": "val", "of": sides.shares}, fraction=0.1)

@@ -15,7 +15,7 @@ from torch_dataloader_utils.options import Options, parse_options, plain_value
 from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.sources.source import Source, open_files
 from torch_dataloader_utils.storage.waiting import limited
-from torch_dataloader_utils.typing import BucketsLike, CacheLike, EvenLike, NullsLike, TransformLike, WorkerModeLike
+from torch_dataloader_utils.typing import *
 
 PathLike = str | os.PathLike[str]
 
@@ -55,12 +55,8 @@ class StructuredDataset(LoaderDataset):
         format_options: Mapping[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         transform: TransformLike | None = None,
-        subsets: Mapping[str, float] | None = None,
-        subset: str | None = None,
-        subset_by: str | Sequence[str] | None = None,
-        subset_unit: Literal["row", "segment", "file"] = "row",
-        subset_seed: int = 0,
-        fraction: float | None = None,
+        subset: SubsetLike | None = None,
+        fraction: SampleLike | None = None,
         limit: int | None = None,
         class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
         split_bytes: int | str | None = None,
@@ -141,12 +137,8 @@ class StructuredDataset(LoaderDataset):
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
-            subsets: the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}.
-            subset: the one of subsets to read.
-            subset_by: the columns whose values are hashed; None: the row's place (file, row number).
-            subset_unit: what stays together in a subset; only the last two save reading.
-            subset_seed: another seed makes other subsets and samples.
-            fraction: a sample of this share by hash; a smaller one is contained in a larger one.
+            subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
+            fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
             limit: only the first rows in file order, after filters.
             class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.

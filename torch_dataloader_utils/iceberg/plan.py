@@ -116,11 +116,11 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
         whole = FileScan(opened, replace(resolved, appends=None), places, pruning, read.progress).files()
         new = snapshots_after(metadata, start, resolved.snapshot)
         older = [planned for planned in whole if planned.info.snapshot_id not in new]
-        key = name_hash(read.subset.subset_seed, str(start), str(resolved.snapshot and resolved.snapshot.snapshot_id))
+        key = name_hash(0, str(start), str(resolved.snapshot and resolved.snapshot.snapshot_id))
         replay = drawn(read.replay, files, older, key)
         files = (*files, *replay.files)
     if by_row_id:
-        check_row_ids(opened.name, files)
+        check_row_ids(opened.name, files, read.subset)
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
     return IcebergPlan(
         name=opened.name,

@@ -20,20 +20,20 @@ def hashes_row_ids(options: SubsetOptions, schema: Schema, format_version: int) 
     Raises:
         OptionError: they were to be, but the table has no row ids.
     """
-    if not options.by_hash or options.subset_unit != "row" or any(item.name == ROW_KEY for item in schema.fields):
+    if not options.by_hash or options.unit != "row" or any(item.name == ROW_KEY for item in schema.fields):
         return False
-    if options.subset_by is None:
+    if options.by is None:
         return format_version >= 3
-    if ROW_KEY in options.subset_by and format_version < 3:
+    if ROW_KEY in options.by and format_version < 3:
         raise OptionError(
-            f"subset_by={ROW_KEY!r} exists only in tables of format version 3 or later, and this table has version "
-            f"{format_version}. Pass subset_by= with a key column.",
-            remedies=[use("chooses files", subset_unit="file", without=["subset_by"])],
+            f"by={ROW_KEY!r} exists only in tables of format version 3 or later, and this table has version "
+            f"{format_version}. Choose them by the values of a key column.",
+            remedies=[use("chooses files", **options.hashed(unit="file"))],
         )
-    return ROW_KEY in options.subset_by
+    return ROW_KEY in options.by
 
 
-def check_row_ids(name: str, files: Sequence[PlannedFile]) -> None:
+def check_row_ids(name: str, files: Sequence[PlannedFile], options: SubsetOptions) -> None:
     """Check that all rows of these files have ids.
 
     Raises:
@@ -43,7 +43,7 @@ def check_row_ids(name: str, files: Sequence[PlannedFile]) -> None:
     if without:
         raise OptionError(
             f"{printable(name)}: rows of {without} of {len(files)} files have no row ids, because nothing was written "
-            "since the table was upgraded to format version 3. Pass subset_by= with a key column, or commit to the "
-            "table first.",
-            remedies=[use("chooses files", subset_unit="file", without=["subset_by"])],
+            "since the table was upgraded to format version 3. Choose them by the values of a key column, or "
+            "commit to the table first.",
+            remedies=[use("chooses files", **options.hashed(unit="file"))],
         )

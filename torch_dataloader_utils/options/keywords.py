@@ -250,8 +250,8 @@ def _names(kind: type) -> list[str]:
 _ALIKE = 0.85
 
 _TORCH = "an option of torch's DataLoader: "
-_FEWER = "use limit=n for the first n rows, fraction for a sample, or steps_per_epoch=n for n steps in every epoch."
-_PARTS = "use subsets={'train': 0.9, 'val': 0.1} and subset='train', or give files, such as path='data/train/'."
+_FEWER = "use limit=n for the first n rows, fraction=0.1 for a sample, or steps_per_epoch=n for n steps in every epoch."
+_PARTS = "use subset=Subsets({'train': 0.9, 'val': 0.1})['train'], or give files, such as path='data/train/'."
 _SECRETS = "credentials are keys of storage_options={...}."
 _TEXT = "options of a file format are keys of format_options={...}."
 _SHARDS = "use num_ranks and rank; under a launcher both are found without you."

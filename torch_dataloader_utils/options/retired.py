@@ -25,12 +25,14 @@ class Retired:
         fields: the name of each field, by the keyword that it was.
         now: from what a call gave of all of these, the text of the keyword now; unless that is given as a value.
         was: whether what is given as the keyword itself is a form that it had with these.
+        beside: other keywords that the text takes up.
     """
 
     keyword: str
     fields: Mapping[str, str]
     now: Callable[[Mapping[str, str], Given], str]
     was: Callable[[Any], bool] = lambda given: False
+    beside: tuple[str, ...] = ()
 
     def text(self, given: Given) -> str:
         """What a call with these is now."""
@@ -117,9 +119,28 @@ def _codes(names: Mapping[str, str], given: Given) -> str:
     return f"strings={shown({**strings, **{name: Codes(items) for name, items in values.items()}})}"
 
 
+def _subset(names: Mapping[str, str], given: Given) -> str:
+    fields = renamed(given, {name: field for name, field in names.items() if name != "subsets"})
+    sample = given.get("fraction")
+    if not {"subset", "subsets"} & given.keys():
+        text = value("Sample", shown(1.0 if sample is None else sample), fields)
+        return f"fraction={sample.replace(**fields) if isinstance(sample, Value) else text}"
+    of = given.get("subsets") or {given["subset"]: 0.8, "val" if given["subset"] != "val" else "train": 0.2}
+    texts = [shown(of), *(f"{name}={shown(field)}" for name, field in fields.items())]
+    beside = "" if sample is None else f", fraction={shown(sample)}"
+    return f"subset=Subsets({', '.join(texts)})[{given.get('subset', next(iter(of)))!r}]{beside}"
+
+
 RETIRED = (
     Retired("strings", {"vocabulary": "values"}, _codes),
     Retired("nulls", {"fill_values": "value"}, _nulls, _filled),
+    Retired(
+        "subset",
+        {"subsets": "of", "subset_by": "by", "subset_unit": "unit", "subset_seed": "seed"},
+        _subset,
+        lambda given: isinstance(given, str),
+        beside=("fraction",),
+    ),
     Retired("cache", {"cache_dir": "folder", "cache_bytes": "max_bytes"}, _cache),
     Retired("batch_tokens", {"length_column": "by", "long_rows": "long"}, _buckets),
     Retired(
@@ -142,7 +163,8 @@ def check_retired(keywords: Given) -> None:
     lines = []
     for feature in RETIRED:
         if keywords.keys() & feature.fields.keys() or feature.was(keywords.get(feature.keyword)):
-            given = {name: keywords[name] for name in keywords if name in (feature.keyword, *feature.fields)}
+            names = (feature.keyword, *feature.fields, *feature.beside)
+            given = {name: keywords[name] for name in keywords if name in names}
             old = ", ".join(f"{name}={shown(item)}" for name, item in given.items())
             lines.append(printable(f"{old} {'is' if len(given) == 1 else 'are'} now {feature.text(given)}"))
     if lines:

@@ -1,17 +1,18 @@
-"""The options that choose some of the rows."""
+"""`subset=`, `fraction=`, `limit=` and `class_weights=`: which of the rows are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
-from torch_dataloader_utils.values import Checked, maybe, names, one_of, option, values, whole, word
+from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.values import Checked, Value, a, maybe, names, one_of, option, setting, values, whole, word
 
 _LEAST = 2.0**-60  # of a subset, so that its interval of 64-bit numbers is never empty
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -99,23 +100,143 @@ def _columns(name: str, value: Any) -> list[str]:
     return names(name, [value] if isinstance(value, str) else value)
 
 
+Unit: TypeAlias = Literal["row", "segment", "file"]
+_unit = one_of("row", "segment", "file")
+
+
+def _check_key(value: Subsets | Subset | Sample) -> None:
+    if value.by is not None and value.unit not in (None, "row"):
+        raise OptionError(
+            f"{type(value).__name__}: by={list(value.by)} with unit={value.unit!r}: the values of columns choose rows. "
+            "Leave out one of the two."
+        )
+
+
+class Subsets(Value):
+    """Splits rows into subsets by hash, each row into exactly one: `Subsets({"train": 0.8, "val": 0.2})["train"]`.
+
+    Raises:
+        OptionError: a field cannot have this value, or two exclude each other.
+    """
+
+    shares: Mapping[str, float] = setting(
+        check=_subsets_of, doc="the weight of each subset, by name; in the order of the names", kw_only=False
+    )
+    by: str | Sequence[str] | None = setting(
+        default=None,
+        check=maybe(_columns),
+        doc="the columns whose values are hashed; None: the row's place (file, row number)",
+    )
+    unit: Unit = setting(
+        default="row", check=_unit, doc="what stays together in a subset; only segments and files save reading"
+    )
+    seed: int = setting(default=0, check=whole(), doc="another seed makes other subsets")
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        _check_key(self)
+
+    def __getitem__(self, name: str) -> Subset:
+        """One of them, for `subset=`.
+
+        Raises:
+            OptionError: there is none of this name.
+        """
+        return Subset(name, of=self.shares, by=self.by, unit=self.unit, seed=self.seed)
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names, in order."""
+        return iter(self.shares)
+
+
+class Subset(Value):
+    """One of the subsets that rows are split into, as `Subsets(...)[name]` returns it.
+
+    Raises:
+        OptionError: a field cannot have this value, or there is no subset of this name.
+    """
+
+    name: str = setting(check=word, doc="the subset to read", kw_only=False)
+    of: Mapping[str, float] = setting(  # type: ignore[assignment]  # on an instance, a field hides the method
+        check=_subsets_of, doc="the weight of each subset, by name"
+    )
+    by: str | Sequence[str] | None = setting(default=None, check=maybe(_columns), doc="as of Subsets")
+    unit: Unit = setting(default="row", check=_unit, doc="as of Subsets")
+    seed: int = setting(default=0, check=whole(), doc="as of Subsets")
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        _check_key(self)
+        if self.name not in self.of:
+            raise OptionError(f"subset={self.name!r}: expected one of {listed(self.of, show=repr)}.")
+
+    def text(self, show: Callable[[str, Any], str]) -> str:
+        """How it is made, as Python: one of `Subsets`."""
+        sides = Subsets(self.of, by=self.by, unit=self.unit, seed=self.seed)
+        return f"{sides.text(show)}[{show('name', self.name)}]"
+
+    @property
+    def made_by(self) -> str:
+        """The name of the class whose call makes it."""
+        return Subsets.__name__
+
+
+class Sample(Value):
+    """A sample of the rows by hash; a smaller one is contained in a larger one.
+
+    Raises:
+        OptionError: a field cannot have this value, or two exclude each other.
+    """
+
+    share: float = setting(check=_fraction, doc="its share, above 0 and at most 1", kw_only=False)
+    by: str | Sequence[str] | None = setting(
+        default=None,
+        check=maybe(_columns),
+        doc="the columns whose values are hashed; None: as the subset, else places",
+    )
+    unit: Unit | None = setting(
+        default=None, check=maybe(_unit), doc='what stays together; None: as the subset, else "row"'
+    )
+    seed: int | None = setting(
+        default=None, check=maybe(whole()), doc="another seed makes another sample; None: that of the subset, else 0"
+    )
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        _check_key(self)
+
+
+SubsetLike: TypeAlias = Subset | Mapping[str, Any]
+SampleLike: TypeAlias = float | Sample | Mapping[str, Any]
+
+
+def _subset(name: str, value: Any) -> Subset:
+    if isinstance(value, (Subset, Mapping)):
+        return value if isinstance(value, Subset) else Subset.from_dict(value)
+    if isinstance(value, Subsets):
+        ways = [use(subset=value[side]) for side in value]
+        raise OptionError(f"{name}={shown(value)}: expected one of its subsets.", remedies=ways)
+    raise OptionError(
+        f"{name}={shown(value)}: expected one of Subsets(...).",
+        remedies=[use(subset=Subsets({"train": 0.8, "val": 0.2})["train"])],
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SubsetOptions(Checked):
     """Which of the rows: a subset by hash, a sample, or the first ones."""
 
-    subsets: Mapping[str, float] | None = option(
-        None, maybe(_subsets_of), doc='the subsets that rows are split into by hash: {"train": 0.8, "val": 0.2}'
+    subset: Subset | None = option(
+        None,
+        maybe(_subset),
+        given="SubsetLike | None",
+        doc='one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"]',
     )
-    subset: str | None = option(None, maybe(word), doc="the one of subsets to read")
-    subset_by: str | Sequence[str] | None = option(
-        None, maybe(_columns), doc="the columns whose values are hashed; None: the row's place (file, row number)"
-    )
-    subset_unit: str = option(
-        "row", one_of("row", "segment", "file"), doc="what stays together in a subset; only the last two save reading"
-    )
-    subset_seed: int = option(0, whole(), doc="another seed makes other subsets and samples")
-    fraction: float | None = option(
-        None, maybe(_fraction), doc="a sample of this share by hash; a smaller one is contained in a larger one"
+    fraction: Sample | None = option(
+        None,
+        maybe(a(Sample)),
+        given="SampleLike | None",
+        doc="a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one",
     )
     limit: int | None = option(None, maybe(_limit), doc="only the first rows in file order, after filters")
 
@@ -136,30 +257,51 @@ class SubsetOptions(Checked):
                     *([] if self.fraction is not None else [use(fraction=Example("f", 0.5), without=["limit"])]),
                 ],
             )
-        subsets = self.subsets
-        if (subsets is None) != (self.subset is None):
-            given, other = ("subset", "subsets") if subsets is None else ("subsets", "subset")
-            shares = {self.subset: 0.8, "val" if self.subset != "val" else "train": 0.2}
-            both = use(subsets=shares) if subsets is None else use(subset=next(iter(subsets)))
-            raise OptionError(f"{given} was given without {other}.", remedies=[both, leave_out(given)])
-        if subsets is not None and self.subset not in subsets:
-            raise OptionError(f"subset={self.subset!r}: expected one of {', '.join(map(repr, subsets))}.")
-        if self.subset_by is not None and self.subset_unit != "row":
-            raise OptionError(
-                f"subset_by={self.subset_by!r} with subset_unit={self.subset_unit!r}: a key's values choose rows.",
-                remedies=[leave_out("subset_unit"), leave_out("subset_by")],
-            )
-        if not self.by_hash and (self.subset_by is not None or self.subset_unit != "row"):
-            name = "subset_unit" if self.subset_by is None else "subset_by"
-            raise OptionError(
-                f"{name} was given without subsets or fraction.",
-                remedies=[use(fraction=Example("f", 0.5)), leave_out(name)],
-            )
+        subset, sample = self.subset, self.fraction
+        if subset is None or sample is None:
+            return
+        for name, own, other in (("by", sample.by, subset.by), ("unit", sample.unit, subset.unit)):
+            if own not in (None, other):
+                raise OptionError(
+                    f"fraction={sample!r} with subset={subset!r}: one {name} chooses rows for both.",
+                    remedies=[use(fraction=sample.replace(by=None, unit=None))],
+                )
 
     @property
     def by_hash(self) -> bool:
         """Whether rows, segments or files are chosen by hash."""
-        return self.subsets is not None or self.fraction is not None
+        return self.subset is not None or self.fraction is not None
+
+    @property
+    def by(self) -> Sequence[str] | None:
+        """The columns whose values are hashed; None for the rows' places, or if nothing is."""
+        return next((tuple(each.by) for each in (self.subset, self.fraction) if each and each.by), None)
+
+    @property
+    def unit(self) -> Unit:
+        """What stays together."""
+        return next((each.unit for each in (self.subset, self.fraction) if each and each.unit), "row")
+
+    @property
+    def seed(self) -> int:
+        """The seed of the subset; without one, that of the sample; of copies, too."""
+        return next((each.seed for each in (self.subset, self.fraction) if each and each.seed is not None), 0)
+
+    @property
+    def sample_seed(self) -> int:
+        """The seed of the sample."""
+        return self.seed if self.fraction is None or self.fraction.seed is None else self.fraction.seed
+
+    def hashed(self, *, by: Sequence[str] | None = None, unit: Unit = "row") -> dict[str, Any]:
+        """The keywords that choose the same shares by other columns, or of other units."""
+        changed: dict[str, Any] = {}
+        if self.subset is not None:
+            changed["subset"] = self.subset.replace(by=by, unit=unit)
+        if self.fraction is not None:
+            alone = self.subset is None
+            own = {"by": by, "unit": unit if unit != "row" else None} if alone else {"by": None, "unit": None}
+            changed["fraction"] = self.fraction.replace(**own)
+        return changed
 
     @property
     def text(self) -> str:
@@ -173,14 +315,16 @@ class SubsetOptions(Checked):
         if self.class_weights is None:
             return ""
         ((column, weights),) = self.class_weights.items()
-        return f"copies by {column!r} with weights {dict(weights)}, seed {self.subset_seed}"
+        return f"copies by {column!r} with weights {dict(weights)}, seed {self.seed}"
 
     @property
     def _by_hash_in_words(self) -> str:
         if not self.by_hash:
             return ""
-        parts = [] if self.subsets is None else [f"{self.subset!r} of {self.subsets}"]
-        parts += [] if self.fraction is None else [f"fraction {self.fraction}"]
-        by = "place" if self.subset_by is None else ", ".join(map(repr, self.subset_by))
-        seed = f", seed {self.subset_seed}" if self.subset_seed else ""
-        return f"{' and '.join(parts)}, {self.subset_unit}s by {by}{seed}"
+        parts = [] if self.subset is None else [f"{self.subset.name!r} of {self.subset.of}"]
+        if self.fraction is not None:
+            other = f" with seed {self.sample_seed}" if self.sample_seed != self.seed else ""
+            parts.append(f"fraction {self.fraction.share}{other}")
+        by = "place" if self.by is None else ", ".join(map(repr, self.by))
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"{' and '.join(parts)}, {self.unit}s by {by}{seed}"

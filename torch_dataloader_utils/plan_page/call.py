@@ -232,7 +232,7 @@ def _shown(item: Field[Any], value: Any) -> Values:
 
 def _classes(value: Any) -> set[str]:
     """The names of the classes that the text of a value in Python uses."""
-    own = {type(value).__name__} if isinstance(value, Value) else set()
+    own = {value.made_by} if isinstance(value, Value) else set()
     if isinstance(value, (Value, Mapping)):
         value = value.given().values() if isinstance(value, Value) else value.values()
     elif not isinstance(value, (list, tuple)):

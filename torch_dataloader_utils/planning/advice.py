@@ -50,8 +50,8 @@ def unknown_steps_advice(uncounted: str, fixable: bool = True) -> Advice:
         fixable: whether `steps_per_epoch` can fix the number: not if each row is to be read once.
     """
     decides = (
-        "a filter, subset_by, nulls='drop', Transform(rows='any') or a format without row counts decides which rows "
-        "there are"
+        "a filter, a subset by columns, nulls='drop', Transform(rows='any') or a format without row counts decides "
+        "which rows there are"
     )
     ways = ["count_rows=True to count them once"] if not uncounted else []
     ways += ["steps_per_epoch=n to fix the number"] if fixable else []

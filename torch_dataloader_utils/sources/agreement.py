@@ -12,8 +12,9 @@ from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.options.strings import codes_in
 from torch_dataloader_utils.reading.row_count_scan import Sharing
+from torch_dataloader_utils.values import Value
 
-_PLAIN = (int, float, str, type(None), dict, list, tuple)
+_PLAIN = (int, float, str, type(None), dict, list, tuple, Value)
 
 
 def shares_work(options: Options) -> bool:

@@ -11,7 +11,7 @@ from operator import itemgetter
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, leave_out, use
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, use
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.reading.class_copies import ClassCopies
@@ -29,23 +29,23 @@ _LABELS = {int: "a whole number, such as 1", str: "a string, such as '1'", bool:
 
 def keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
     """The options with the column whose values replace the rows' places, if the manifest has one."""
-    if manifest.row_key is None or options.subset_by is not None:
+    if manifest.row_key is None or options.by is not None:
         return options
-    return replace(options, subset_by=[manifest.row_key])
+    return replace(options, **options.hashed(by=[manifest.row_key]))
 
 
 def chosen_keys(manifest: FileManifest, options: SubsetOptions) -> ChosenKeys | None:
-    """The rows to read by the values of key columns; None unless `subset_by` is given.
+    """The rows to read by the values of key columns; None if they are chosen by their places.
 
     Raises:
         ColumnNotFoundError: there is no such column.
         OptionError: a column has a type that is not hashed.
     """
     choice = choice_of(options)
-    if choice is None or options.subset_by is None:
+    if choice is None or options.by is None:
         return None
-    check_keys(options.subset_by, manifest.schema)
-    return ChosenKeys(choice, options.subset_by)
+    check_keys(options.by, manifest.schema)
+    return ChosenKeys(choice, options.by)
 
 
 def named(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
@@ -96,7 +96,7 @@ def class_copies(manifest: FileManifest, options: SubsetOptions) -> ClassCopies 
         labels = pa.array(list(weights), plain)
     except (pa.ArrowInvalid, OverflowError) as error:
         raise OptionError(f"class_weights: a label does not fit column {column!r} of type {kind}: {error}") from error
-    return ClassCopies(column, labels, tuple(map(float, weights.values())), options.subset_seed)
+    return ClassCopies(column, labels, tuple(map(float, weights.values())), options.seed)
 
 
 def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
@@ -106,22 +106,22 @@ def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
         OptionError: the rows of the table have no place that stays.
     """
     choice = choice_of(options)
-    if choice is None or options.subset_by is not None:
+    if choice is None or options.by is not None:
         return manifest
-    if manifest.relative is None and options.subset_unit != "file":
-        given = f"fraction={options.fraction}" if options.subset is None else f"subset={options.subset!r}"
+    if manifest.relative is None and options.unit != "file":
+        given = next(f"{name}={value.short()}" for name, value in options.hashed(unit=options.unit).items())
         raise OptionError(
-            f"{given} by {options.subset_unit} with an Iceberg table: its rows move when the table is rewritten. "
-            "Pass subset_by= with a key column. (Rows of tables of format version 3 have ids.)",
-            remedies=[use("chooses files", subset_unit="file")],
+            f"{given} by {options.unit} with an Iceberg table: its rows move when the table is rewritten. "
+            "Choose them by the values of a key column. (Rows of tables of format version 3 have ids.)",
+            remedies=[use("chooses files", **options.hashed(unit="file"))],
         )
     names = [_name(file, manifest.relative or {}) for file in manifest.files]
-    if options.subset_unit != "row":
-        _check_names(names, options.subset_unit)
+    if options.unit != "row":
+        _check_names(names, options)
     opener = manifest.opener
-    if options.subset_unit == "row" and not isinstance(opener, LiveOpener):
+    if options.unit == "row" and not isinstance(opener, LiveOpener):
         opener = LiveOpener(opener)
-    choose = partial(_chosen, choice=choice, unit=options.subset_unit)
+    choose = partial(_chosen, choice=choice, unit=options.unit)
     with ThreadPoolExecutor(usable_cores(), "subset") as pool:
         files = tuple(file for file in pool.map(choose, manifest.files, names) if file.layout.segments)
     return replace(manifest, files=files, opener=opener)
@@ -132,13 +132,13 @@ def _name(file: DataFile, relative: Mapping[str, str]) -> str:
     return relative.get(file.info.path, file.info.path.rsplit("/", 1)[-1])
 
 
-def _check_names(names: Sequence[str], unit: str) -> None:
+def _check_names(names: Sequence[str], options: SubsetOptions) -> None:
     name, count = max(Counter(names).items(), key=itemgetter(1), default=("", 0))
     if count > 1:
         raise OptionError(
-            f"subset_unit={unit!r}: {count} of the given files are called {name!r}, so all of them would be in one "
+            f"unit={options.unit!r}: {count} of the given files are called {name!r}, so all of them would be in one "
             "subset. Give the folder that contains them, or a glob, as path, or choose single rows.",
-            remedies=[leave_out("subset_unit")],
+            remedies=[use(**options.hashed())],
         )
 
 

@@ -54,12 +54,12 @@ class Choice:
 def choice_of(options: SubsetOptions) -> Choice | None:
     """What these options choose by hash; None if they choose everything."""
     intervals = []
-    if options.subsets is not None and options.subset is not None:
-        low, high = bounds(options.subsets)[options.subset]
-        intervals.append(Interval(name_hash("subset", options.subset_seed), low, high))
+    if options.subset is not None:
+        low, high = bounds(options.subset.of)[options.subset.name]
+        intervals.append(Interval(name_hash("subset", options.subset.seed), low, high))
     if options.fraction is not None:
-        high = int(_exact(options.fraction) * _WHOLE)
-        intervals.append(Interval(name_hash("fraction", options.subset_seed), 0, max(high, 1)))
+        high = int(_exact(options.fraction.share) * _WHOLE)
+        intervals.append(Interval(name_hash("fraction", options.sample_seed), 0, max(high, 1)))
     return Choice(tuple(intervals)) if intervals else None
 
 

@@ -40,7 +40,7 @@ class ChosenKeys:
         for name in self.columns:
             if keys.column(name).null_count:
                 self._warned = True
-                _LOG.warning("subset_by: column %r has nulls; all of them are one key, so they share a subset", name)
+                _LOG.warning("by: column %r has nulls; all of them are one key, so they share a subset", name)
 
 
 def key_hashes(columns: Sequence[pa.ChunkedArray]) -> U64:
@@ -62,12 +62,12 @@ def check_keys(columns: Sequence[str], schema: pa.Schema) -> None:
     for name in columns:
         path = find_path(schema, name)
         if path is None:
-            raise ColumnNotFoundError(f"subset_by: no column {name!r}: {available_columns(schema, name)}")
+            raise ColumnNotFoundError(f"by: no column {name!r}: {available_columns(schema, name)}")
         kind = type_at(schema, path)
         if _hasher(kind) is None:
             why = "floats are not exact" if pa.types.is_floating(kind) else "values of this type are not hashed"
             raise OptionError(
-                f"subset_by: column {name!r} has type {kind}: {why}. Expected whole numbers, strings, bytes, dates, "
+                f"by: column {name!r} has type {kind}: {why}. Expected whole numbers, strings, bytes, dates, "
                 "timestamps or bools."
             )
 
