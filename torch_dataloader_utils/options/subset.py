@@ -107,8 +107,8 @@ _unit = one_of("row", "segment", "file")
 def _check_key(value: Subsets | Subset | Sample) -> None:
     if value.by is not None and value.unit not in (None, "row"):
         raise OptionError(
-            f"{type(value).__name__}: by={list(value.by)} with unit={value.unit!r}: the values of columns choose rows. "
-            "Leave out one of the two."
+            f"{type(value).__name__}: by={list(value.by)} with unit={value.unit!r}: expected one of the two, because "
+            "the values of columns choose rows."
         )
 
 
