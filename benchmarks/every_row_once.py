@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Strided, StructuredDataset
 
 BATCH = 64
 POLICIES: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "contiguous": {"sharding": "contiguous"},
     "rotate": {"sharding": "rotate"},
     "strided": {"sharding": "strided"},
-    "shard_batches": {"sharding": "strided", "shard_batches": True},
+    "shard_batches": {"sharding": Strided("batch")},
     "auto": {"sharding": "auto"},
 }
 SHUFFLES = (False, "splits", True)

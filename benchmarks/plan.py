@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment, split_pieces
 from torch_dataloader_utils.planning.phases import Phase, plain_options, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
@@ -44,9 +45,9 @@ POLICIES: dict[str, dict[str, Any]] = {
     "interleave": {},
     "contiguous": {"sharding": "contiguous"},
     "rotate": {"sharding": "rotate"},
-    "total_shards": {"sharding": "rotate", "total_shards": 8192},
+    "total_shards": {"sharding": Rotate(8192)},
     "strided": {"sharding": "strided"},
-    "shard_batches": {"sharding": "strided", "shard_batches": True},
+    "shard_batches": {"sharding": Strided("batch")},
 }
 SHUFFLES: dict[str, dict[str, Any]] = {
     "splits": {"shuffle": True},

@@ -15,7 +15,7 @@ from dataclasses import Field
 from pathlib import Path
 from typing import Any
 
-from torch_dataloader_utils.options import POLICY_OPTIONS, Call, options_of
+from torch_dataloader_utils.options import Call, options_of
 from torch_dataloader_utils.values import Check, Maybe, OneOf
 
 ROOT = Path(__file__).parent.parent
@@ -70,9 +70,7 @@ def parameter(item: Field[Any]) -> str:
 
 def entry(item: Field[Any]) -> str:
     """The line of an option in a docstring."""
-    policy = next((name for name, kind in POLICY_OPTIONS.items() if item.name in kind.__dataclass_fields__), None)
-    condition = f'with sharding="{policy}": ' if policy else ""
-    return f"{item.name}: {condition}{item.metadata['doc']}."
+    return f"{item.name}: {item.metadata['doc']}."
 
 
 def written(text: str, options: list[Field[Any]]) -> str:

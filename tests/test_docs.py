@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tomllib
 import types
-from dataclasses import fields
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +22,6 @@ from typer.testing import CliRunner
 from tests import forkrun
 from torch_dataloader_utils import DataLoaderUtilsError, errors
 from torch_dataloader_utils.cli.app import app
-from torch_dataloader_utils.options import POLICY_OPTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -117,13 +115,6 @@ def table_rows(page: str) -> list[list[str]]:
     lines = (ROOT / "docs" / page).read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     return [[cell.strip("`") for cell in row] for row in rows]
-
-
-def test_options_page_says_of_a_policys_option_what_its_declaration_says():
-    listed = {row[0]: row[3] for row in table_rows("options.md")}
-    for policy, options in POLICY_OPTIONS.items():
-        for item in fields(options):
-            assert listed[item.name] == f'with `"{policy}"`: {item.metadata["doc"]}'
 
 
 def test_install_page_lists_each_extra_for_users():

@@ -20,7 +20,18 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import torch_dataloader_utils
-from torch_dataloader_utils import Buckets, Cache, OptionError, Processes, Sync, Transform, UnknownOptionError, Weights
+from torch_dataloader_utils import (
+    Buckets,
+    Cache,
+    OptionError,
+    Processes,
+    Rotate,
+    Strided,
+    Sync,
+    Transform,
+    UnknownOptionError,
+    Weights,
+)
 from torch_dataloader_utils.options.subset import Sample, Subsets
 from torch_dataloader_utils.values import Value, a, maybe, names, one_of, setting, whole, word
 
@@ -213,6 +224,8 @@ SAMPLES: Mapping[type[Value], Value] = {
     torch_dataloader_utils.Fill: torch_dataloader_utils.Fill({"age": 0, "c*": "none"}),
     Sample: Sample(0.5, unit="file", seed=3),
     Subsets: Subsets({"train": 0.8, "val": 0.2}, by=["user"], seed=3),
+    Rotate: Rotate(8, full_rotation=True),
+    Strided: Strided("batch"),
     Sync: Sync(4),
     Transform: Transform(len, rows="any", format="numpy"),
     Weights: Weights([(0, [1, 2]), (500, [2, 1])], at="row"),

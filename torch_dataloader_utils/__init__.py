@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.even import Sync
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
+    from torch_dataloader_utils.options.sharding import Rotate, Strided
     from torch_dataloader_utils.options.strings import Codes
     from torch_dataloader_utils.options.subset import Sample, Subsets
     from torch_dataloader_utils.options.transform import Transform
@@ -112,6 +113,7 @@ _HOMES = {
     "PlanShape": "planning.options",
     "Processes": "options.workers",
     "RankPlan": "planning.rank_plan",
+    "Rotate": "options.sharding",
     "RoundRobinSplitStrategy": "planning.strategies",
     "RowRange": "planning.row_ranges",
     "Rows": "rows",
@@ -122,6 +124,7 @@ _HOMES = {
     "SnapshotCursor": "sources.tables",
     "SnapshotInfo": "iceberg.snapshot_info",
     "Split": "model",
+    "Strided": "options.sharding",
     "StructuredDataset": "api.files",
     "StructuredLoader": "loader.loader",
     "Subsets": "options.subset",
@@ -183,6 +186,7 @@ __all__ = [
     "PlanShape",
     "Processes",
     "RankPlan",
+    "Rotate",
     "RoundRobinSplitStrategy",
     "RowRange",
     "Rows",
@@ -197,6 +201,7 @@ __all__ = [
     "SnapshotInfo",
     "Split",
     "StaleIteratorError",
+    "Strided",
     "StructuredDataset",
     "StructuredLoader",
     "Subsets",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, replace
 from itertools import chain
 from typing import Any
 
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.options import Options, PolicyOptions
+from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.advice import idle_ranks_advice, small_windows_advice, uneven_steps_advice
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
@@ -299,7 +299,6 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
         sharding=with_options(shard.sharding) if mixing is None else "contiguous",
-        **{item.name: getattr(shard, item.name) for item in fields(PolicyOptions)},
         even=shard.even if shard.steps_per_epoch is None else "none",
         last_batch=options.batch.last_batch,
         buffer_rows=None if buffer is None else buffer * tokens,

@@ -5,6 +5,7 @@ from torch_dataloader_utils.options.cache import CacheLike
 from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
+from torch_dataloader_utils.options.sharding import ShardingLike
 from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.options.subset import SampleLike, SubsetLike
 from torch_dataloader_utils.options.transform import TransformLike
@@ -17,6 +18,7 @@ __all__ = [
     "EvenLike",
     "NullsLike",
     "SampleLike",
+    "ShardingLike",
     "StringsLike",
     "SubsetLike",
     "TransformLike",

@@ -40,7 +40,7 @@ def option(name: str) -> Field:
         ("split_bytes", "1000", 1000),
         ("filters", '[["id", ">", 3]]', [["id", ">", 3]]),
         ("filters", "id > 3 and city = 'Oslo'", "id > 3 and city = 'Oslo'"),
-        ("sharding", "{policy: rotate, total_shards: 8}", {"policy": "rotate", "total_shards": 8}),
+        ("sharding", "{kind: rotate, total_shards: 8}", {"kind": "rotate", "total_shards": 8}),
         ("dtypes", "{x: float32}", {"x": "float32"}),
         ("nulls", "mask", "mask"),
         ("nulls", "{age: no}", {"age": False}),  # as YAML has it: quote words such as "no"

@@ -14,7 +14,7 @@ GOOD = [
     ("--num-ranks", "2", "--last-batch", "wrap", "--batch-size", "64", "--shuffle", "splits"),
     ("--num-ranks", "3", "--sharding", "strided", "--batch-size", "7"),
     ("--num-ranks", "2", "--shuffle", "--set", "shuffle_buffer_size=70", "--num-workers", "3"),
-    ("--num-ranks", "2", "--sharding", "{policy: rotate, total_shards: 4}", "--epoch", "3"),
+    ("--num-ranks", "2", "--sharding", "{kind: rotate, total_shards: 4}", "--epoch", "3"),
     ("--num-ranks", "2", "--set", "canonical_ranks=4", "--batch-size", "8", "--shuffle"),
 ]
 

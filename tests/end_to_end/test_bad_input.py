@@ -124,7 +124,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "format_options in a word": ("good", {"format_options": "x"}, ValueError, ["format_options='x'", "dict"]),
     "a dtype of two sizes": ("good", {"dtypes": {"b": "float"}}, ValueError, ["'float'", "float32", "float64"]),
     "strategy in a word": ("good", {"split_strategy": "x"}, ValueError, ["split_strategy='x'", "generate"]),
-    "sharding by number": ("good", {"sharding": 5}, ValueError, ["sharding=5", "policy"]),
+    "sharding by number": ("good", {"sharding": 5}, ValueError, ["sharding=5", "policy", "Rotate"]),
     "torch's seed": ("good", {"seed": 1}, TypeError, ["shuffle_seed"]),
     "a launcher's world size": ("good", {"world_size": 2}, TypeError, ["num_ranks"]),
     "a local rank": ("good", {"local_rank": 0}, TypeError, ["global"]),

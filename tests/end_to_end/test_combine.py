@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from tests.end_to_end.sharded import Broken, Fetched, Kinds, Plain, Utterances, epoch_of, ids, structured, write
-from torch_dataloader_utils import Codes, DataLoaderUtilsError, StructuredDataset, combine
+from torch_dataloader_utils import Codes, DataLoaderUtilsError, Rotate, Strided, StructuredDataset, combine
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     EmptyDatasetError,
@@ -34,15 +34,15 @@ def parts(tmp_path: Path) -> list[Any]:
     ]
 
 
-ROTATE = {"batches": "splits", "sharding": "rotate", "total_shards": 8}
+ROTATE = {"batches": "splits", "sharding": Rotate(8)}
 
 POLICIES = [
     {},
     {"sharding": "contiguous"},
     {"sharding": "rotate"},
     {"sharding": "strided"},
-    {"sharding": "strided", "shard_batches": True},
-    {"sharding": "strided", "split_batches": True, "batch_size": 12},
+    {"sharding": Strided("batch")},
+    {"sharding": Strided("split_batch"), "batch_size": 12},
     {"sharding": "auto"},
 ]
 
@@ -180,9 +180,7 @@ def test_each_shard_is_made_once_in_each_reader() -> None:
             self.made.append(shard_idx)
             return super().shard(shard_idx)
 
-    loader, dataset = combine(
-        [Counting(80)], num_ranks=4, rank=1, sharding="rotate", total_shards=8, num_workers=0, batch_size=3
-    )
+    loader, dataset = combine([Counting(80)], num_ranks=4, rank=1, sharding=Rotate(8), num_workers=0, batch_size=3)
     assert Counting.made == list(range(8))  # their lengths
     Counting.made.clear()
     dataset.set_epoch(1)

@@ -8,9 +8,10 @@ import pytest
 from torch.utils.data import Dataset, Subset
 
 from tests.end_to_end.sharded import Plain, Utterances, epoch_of, structured, write
-from torch_dataloader_utils import ShardingError, combine
+from torch_dataloader_utils import Rotate, ShardingError, combine
 
-ROTATE = {"batches": "splits", "sharding": "rotate", "total_shards": 8}
+ROTATE = {"batches": "splits", "sharding": Rotate(8)}
+FULL = {**ROTATE, "sharding": Rotate(8, full_rotation=True)}
 
 
 def test_each_rank_gets_the_shard_of_the_formula_as_the_dataset_makes_it() -> None:
@@ -29,7 +30,7 @@ def test_every_rank_sees_every_shard_with_full_rotation() -> None:
     """The page promises it after total_shards / world_size epochs; a rank of its formula never meets other shards."""
     plain = [epoch_of([Utterances(64)], 4, epoch, **ROTATE, batch_size=3) for epoch in range(8)]
     assert {row // 8 for epoch in plain for row in epoch[1]} == {1, 5}
-    full = [epoch_of([Utterances(64)], 4, epoch, **ROTATE, full_rotation=True, batch_size=3) for epoch in range(8)]
+    full = [epoch_of([Utterances(64)], 4, epoch, **FULL, batch_size=3) for epoch in range(8)]
     for rank in range(4):
         assert sorted(row for epoch in full for row in epoch[rank]) == list(range(64))
     for first in range(0, 8, 2):
@@ -38,7 +39,7 @@ def test_every_rank_sees_every_shard_with_full_rotation() -> None:
 
 def test_sixteen_shards_for_sixteen_ranks_stay() -> None:
     """The page's YAML: total_shards: 16, dist_world_size: 16. Each GPU owns one shard forever."""
-    options = {"sharding": "rotate", "total_shards": 16, "batch_size": 3}
+    options = {"sharding": Rotate(16), "batch_size": 3}
     first = epoch_of([Utterances(48, 16, 16)], 16, 0, **options)
     assert first == [list(range(rank * 3, rank * 3 + 3)) for rank in range(16)]
     assert epoch_of([Utterances(48, 16, 16)], 16, 1, **options) == first
@@ -48,7 +49,7 @@ def test_sixteen_shards_for_sixteen_ranks_stay() -> None:
 def test_two_to_four_times_dist_world_size(factor: int) -> None:
     """The page's default: the union over ranks is complete after that many epochs."""
     total = 4 * factor
-    options = {"sharding": "rotate", "total_shards": total, "batch_size": 4}
+    options = {"sharding": Rotate(total), "batch_size": 4}
     found = [epoch_of([Utterances(5 * total, total)], 4, epoch, **options) for epoch in range(factor)]
     assert sorted(row for epoch in found for rank in epoch for row in rank) == list(range(5 * total))
 
@@ -60,7 +61,7 @@ def test_single_gpu_reads_the_full_dataset_as_it_is() -> None:
         def shard(self, shard_idx: int) -> Dataset:
             raise AssertionError(shard_idx)
 
-    for options in ({}, {"sharding": "rotate", "total_shards": 1}):
+    for options in ({}, {"sharding": Rotate(1)}):
         assert epoch_of([Whole(21, 1, 1)], 1, 5, batch_size=4, **options) == [list(range(21))]
 
 
@@ -169,7 +170,7 @@ def test_dist_world_size_matches_the_world_size(monkeypatch: pytest.MonkeyPatch)
 
 def test_total_shards_is_divisible_by_the_world_size() -> None:
     """The page's example: total_shards: 10 with dist_world_size: 8."""
-    told = rule([Utterances(80, 10, 8)], 8, sharding="rotate", total_shards=10)
+    told = rule([Utterances(80, 10, 8)], 8, sharding=Rotate(10))
     assert "total_shards=10 of dataset 0 must be divisible by num_ranks=8" in told
 
 
@@ -213,7 +214,7 @@ def test_datasets_agree_on_total_shards_and_dist_world_size() -> None:
     assert "must share one total_shards and dist_world_size: dataset 'read' (Utterances): 8 and 4" in told
     assert "dataset 'spoken' (Utterances): 16 and 4." in told
     assert "dataset 1 (Utterances): 8 and 2" in rule([Utterances(64), Utterances(64, 8, 2)], 4)
-    told = rule([Utterances(64)], 4, **ROTATE | {"total_shards": 16})
+    told = rule([Utterances(64)], 4, **ROTATE | {"sharding": Rotate(16)})
     assert "total_shards=16, but dataset 0 (Utterances) has total_shards=8" in told
 
 

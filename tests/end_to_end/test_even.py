@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils import CountsRequiredError, Processes, ShardingError, StructuredDataset
+from torch_dataloader_utils import CountsRequiredError, Processes, Rotate, ShardingError, Strided, StructuredDataset
 from torch_dataloader_utils.errors import OptionError
 
 SIZES = [[700, 30], [5], [400], [64, 64], [1], [900], [33]]  # rows of the row groups of 7 files
@@ -24,10 +24,10 @@ POLICIES: list[dict[str, Any]] = [
     {"sharding": "interleave"},
     {"sharding": "contiguous"},
     {"sharding": "rotate"},
-    {"sharding": "rotate", "stick_to_shard": True},
+    {"sharding": Rotate(stick_to_shard=True)},
     {"sharding": "strided"},
-    {"sharding": "strided", "shard_batches": True},
-    {"sharding": "strided", "split_batches": True},
+    {"sharding": Strided("batch")},
+    {"sharding": Strided("split_batch")},
     {"sharding": "auto"},
 ]
 
@@ -86,7 +86,7 @@ def test_policies_and_even(
     output_format: str,
 ) -> None:
     size = 20 * num_ranks
-    rows_of_batch = 20 if policy.get("split_batches") else size
+    rows_of_batch = 20 if policy.get("sharding") == Strided("split_batch") else size
     options = {
         "batch_size": size,
         "num_workers": workers,
@@ -252,9 +252,8 @@ def test_uncounted_filters_are_refused_with_the_three_remedies(folder: str, even
         ({"last_batch": "drop", "steps_per_epoch": 3}, "steps_per_epoch=3"),
         ({"steps_per_epoch": 0}, "steps_per_epoch=0"),
         ({"sharding": "zigzag"}, "interleave"),
-        ({"total_shards": 8}, "rotate"),
-        ({"total_shards": 5, "sharding": "rotate"}, "total_shards=5"),
-        ({"batch_size": 5, "sharding": "strided", "split_batches": True}, "batch_size=5"),
+        ({"sharding": Rotate(5)}, "total_shards=5"),
+        ({"batch_size": 5, "sharding": Strided("split_batch")}, "batch_size=5"),
         ({"batch_size": 5000, "even": "drop"}, "N=2197.*R=2.*B=5000"),
         ({"valid_key": ""}, "valid_key"),
         ({"even": {"every": 0}}, "Sync: every=0"),
@@ -296,7 +295,7 @@ def test_uneven_steps_are_warned_about_once(folder: str, caplog: pytest.LogCaptu
 
 def test_len_follows_the_epoch_where_rotation_changes_it(folder: str) -> None:
     loader, dataset = StructuredDataset.create_dataloader(
-        folder, batch_size=7, num_ranks=3, rank=2, sharding="rotate", total_shards=12
+        folder, batch_size=7, num_ranks=3, rank=2, sharding=Rotate(12)
     )
     sizes, lengths = [], []
     for epoch in range(4):

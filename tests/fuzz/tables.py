@@ -33,7 +33,7 @@ from tests.fuzz.mutations import mutated, mutated_value
 from tests.fuzz.plain_tables import current_fields, rows_of, rows_under
 from tests.iceberg import by_hand
 from tests.iceberg.relocate import latest_metadata, relocate
-from torch_dataloader_utils import IcebergDataset, StructuredDataset
+from torch_dataloader_utils import IcebergDataset, Rotate, StructuredDataset
 from torch_dataloader_utils.formats.avro import FORMAT as AVRO
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergTable
 
@@ -295,7 +295,7 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
     "shuffled": {"shuffle": True, "shuffle_buffer_size": 16, "even": "drop"},
     "filtered": {"filters": [("x", ">", 5)]},
-    "rotate": {"sharding": "rotate", "total_shards": 4},
+    "rotate": {"sharding": Rotate(4)},
     "canonical": {"canonical_ranks": 4, "even": "drop"},
 }
 

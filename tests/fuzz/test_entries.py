@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz.families import REFUSED, attempt
 from tests.fuzz.strange import STRANGE, fresh
 from tests.iceberg.relocate import latest_metadata, relocate
-from torch_dataloader_utils import IcebergDataset, StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import IcebergDataset, Rotate, Strided, StructuredDataset, combine, merge_state_dicts
 from torch_dataloader_utils.options.keywords import option_defaults
 
 TABLES = Path(__file__).parents[1] / "iceberg" / "tables"
@@ -150,7 +150,10 @@ def test_methods_of_datasets_and_loaders(data: Path) -> None:
 def test_options_together(data: Path) -> None:
     """Any value of one option with any of another: either works, or is refused."""
     choices: dict[str, list[Any]] = {
-        "sharding": ["interleave", "contiguous", "strided", "rotate", "auto", {"policy": "rotate", "total_shards": 4}],
+        "sharding": [
+            *("interleave", "contiguous", "strided", "rotate", "auto"),
+            *({"kind": "rotate", "total_shards": 4}, Rotate(3), Strided("split_batch")),
+        ],
         "even": ["none", "drop", "pad"],
         "last_batch": ["partial", "drop", "pad", "wrap"],
         "shuffle": [False, True, "splits", "all"],
@@ -166,8 +169,6 @@ def test_options_together(data: Path) -> None:
         "dtypes": [None, "float32", {"x": "bool"}],
         "strings": ["list", "bytes", "codes"],
         "shuffle_buffer_size": [None, 1, 6],
-        "total_shards": [None, 3],
-        "split_batches": [False, True],
         "columns": [None, ["x"], ["*"]],
         "num_workers": [0, 1],
     }  # fmt: skip

@@ -16,6 +16,7 @@ from pyiceberg.table import Table
 from tests import forkrun
 from tests.iceberg.test_advance import SCHEMA, config_of, ids_of, open_table, rows
 from tests.iceberg.test_advance import table as table
+from torch_dataloader_utils import Rotate
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 
 FOLLOW = {"follow": True, "wait_seconds": 0}
@@ -126,8 +127,8 @@ def test_ranks_take_equal_steps_through_restarts(catalog: Catalog, tmp_path: Pat
         ({"even": "sync", "batch_tokens": 64}, r"with even='sync': .* Leave even at 'none', and use torch's Join"),
         ({"last_batch": "drop"}, r"with last_batch='drop': .* Use last_batch='partial' or 'pad'"),
         ({"pack": ["x"], "pack_length": 8, "pack_method": "wrap"}, r"with pack_method='wrap': .* Add even='pad'"),
-        ({"sharding": "rotate", "total_shards": 4}, r"with total_shards=4: .* Leave it out"),
-        ({"sharding": {"policy": "rotate", "total_shards": 4}}, r"with total_shards=4"),
+        ({"sharding": Rotate(4)}, r"with sharding=Rotate\(4\): .* Leave it out"),
+        ({"sharding": {"kind": "rotate", "total_shards": 4}}, r"with sharding=Rotate\(4\)"),
     ],
 )
 def test_no_option_leaves_out_rows(table: Table, options: dict[str, Any], message: str) -> None:

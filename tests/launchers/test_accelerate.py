@@ -125,7 +125,7 @@ def test_wrappers_around_the_dataset_are_refused_on_every_rank(found: list[dict[
         dispatched, collated, split = process["errors"]
         assert "DataLoaderDispatcher, which would shard the rows of this rank, one of 2, again" in dispatched
         assert "ShardingError" in collated
-        assert "split_batches=True to create_dataloader" in split
+        assert "sharding=Strided('split_batch') to create_dataloader" in split
 
 
 @pytest.mark.slow

@@ -16,7 +16,9 @@ from torch_dataloader_utils import (
     CombinedDataset,
     Fill,
     IcebergDataset,
+    Rotate,
     Sample,
+    Strided,
     StructuredDataset,
     Subsets,
     UnknownOptionError,
@@ -111,6 +113,39 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             "batch_tokens=Buckets(64, by='ids'), long_rows='drop' are now "
             "batch_tokens=Buckets(64, by='ids', long='drop')",
         ),
+        ({"total_shards": 6}, "total_shards=6 is now sharding=Rotate(6)"),
+        (
+            {"sharding": "rotate", "total_shards": 6, "full_rotation": True},
+            "sharding='rotate', total_shards=6, full_rotation=True are now sharding=Rotate(6, full_rotation=True)",
+        ),
+        ({"stick_to_shard": False}, "stick_to_shard=False is now sharding='rotate'"),
+        ({"stick_to_shard": True}, "stick_to_shard=True is now sharding=Rotate(stick_to_shard=True)"),
+        (
+            {"sharding": Rotate(6), "full_rotation": True},
+            "sharding=Rotate(6), full_rotation=True are now sharding=Rotate(6, full_rotation=True)",
+        ),
+        (
+            {"sharding": "strided", "shard_batches": True},
+            "sharding='strided', shard_batches=True are now sharding=Strided('batch')",
+        ),
+        (
+            {"sharding": Strided(), "split_batches": True},
+            "sharding=Strided(), split_batches=True are now sharding=Strided('split_batch')",
+        ),
+        ({"split_batches": False}, "split_batches=False is now sharding='strided'"),
+        (
+            {"sharding": {"policy": "rotate", "total_shards": 6}},
+            "sharding={'policy': 'rotate', 'total_shards': 6} is now sharding=Rotate(6)",
+        ),
+        (
+            {"sharding": {"policy": "strided", "split_batches": True}},
+            "sharding={'policy': 'strided', 'split_batches': True} is now sharding=Strided('split_batch')",
+        ),
+        (
+            {"sharding": {"policy": "mine", "by": 4}},
+            "sharding={'policy': 'mine', 'by': 4} is now sharding={'kind': 'mine', 'by': 4}",
+        ),
+        ({"sharding": {"policy": "auto"}}, "sharding={'policy': 'auto'} is now sharding='auto'"),
         ({"temperature": 2.0}, "temperature=2.0 is now weights=Weights(temperature=2.0)"),
         (
             {"weights": [(0, [1, 2]), (500, [2, 1])], "weights_unit": "row"},

@@ -393,7 +393,7 @@ def test_descriptions_and_plans_count_tokens(data: str) -> None:
     ("options", "message"),
     [
         ({"pack_long": "drop"}, r"pack_long='drop' with pack_method='wrap'"),
-        ({"sharding": "strided"}, r"single tokens in turn. Use shard_batches=True"),
+        ({"sharding": "strided"}, r"single tokens in turn. Use sharding=Strided\('batch'\)"),
         ({"canonical_ranks": 2}, r"canonical_ranks=2 with pack_method='wrap'"),
         ({"limit": 5}, r"limit=5 with pack_method='wrap': limit counts rows"),
         ({"pad_values": {"labels": -100}}, r"pad_values with pack_method='wrap': no sequence is padded"),

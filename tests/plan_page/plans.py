@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.planning.helpers import data_file
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.model import DataFile, Piece, split_of
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.plan_page.planner_scripts import planner_script, split_segments
@@ -60,9 +61,8 @@ def _columns(splits: Splits) -> Values:
 
 def planned(files: Sequence[DataFile], lists: Lists, given: Mapping[str, Any], *, exact: bool = True) -> Values:
     """Python's plan, as the page's planner returns it; for options that it refuses, the message of its error."""
-    options = {name: value for name, value in given.items() if name not in ("num_ranks", "epoch", "assignment")}
     try:
-        parsed = parse_options(options)
+        parsed = parse_options(keywords_of(given))
         splits = lists[bool(parsed.shuffle.shuffle)]
         shape = replace(plan_options(parsed), assignment=given.get("assignment", "lpt"))
         plan = Plan(files, splits, shape, given["num_ranks"], exact)
@@ -79,6 +79,16 @@ def planned(files: Sequence[DataFile], lists: Lists, given: Mapping[str, Any], *
         "left_out": [_piece(piece, plan) for piece in plan.left_out(epoch)],
         "windows": _window(plan.rank(epoch, 0)),
     }
+
+
+def keywords_of(given: Mapping[str, Any]) -> Values:
+    """The keywords of Python for options of the page's planner, in which fields of values are options."""
+    options = {name: value for name, value in given.items() if name not in ("num_ranks", "epoch", "assignment")}
+    for kind in (Rotate, Strided):
+        fields = {name: options.pop(name) for name in kind.fields if name in options}
+        if fields:
+            options["sharding"] = kind(**fields)
+    return options
 
 
 def _rank(plan: Plan, epoch: int, number: int, steps_per_epoch: int | None) -> Values:
@@ -154,7 +164,7 @@ def random_options(draw: random.Random) -> Values:
         options |= {"sharding": "rotate", "total_shards": ranks * draw.randint(1, 3)}
         options |= {"full_rotation": draw.random() < 0.5}
     elif sharding in ("shard_batches", "split_batches"):
-        options |= {"sharding": "strided", sharding: True}
+        options |= {"sharding": "strided", "unit": {"shard_batches": "batch"}.get(sharding, "split_batch")}
         size *= ranks if sharding == "split_batches" else 1
     elif sharding == "rotate":
         options["stick_to_shard"] = draw.random() < 0.3

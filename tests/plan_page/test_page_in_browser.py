@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import Buckets, IcebergDataset, Shard, Split, StructuredDataset, combine
+from torch_dataloader_utils import Buckets, IcebergDataset, Rotate, Shard, Split, Strided, StructuredDataset, combine
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
@@ -112,7 +112,7 @@ class OneFileEach:
         {"shuffle": True, "num_workers": 2},
         {"shuffle": "all", "even": "drop"},
         {"even": "pad", "sharding": "strided"},
-        {"sharding": "rotate", "total_shards": 6, "shuffle": "splits"},
+        {"sharding": Rotate(6), "shuffle": "splits"},
         {"shuffle_buffer_size": 100},
         {"steps_per_epoch": 20},
         {"filters": [("id", ">", 100)]},
@@ -335,16 +335,16 @@ CONTROLS = [
     ([(picked, "sharding", "contiguous")], {"sharding": "contiguous"}, 0),
     ([(picked, "sharding", "auto")], {"sharding": "auto"}, 0),
     ([(picked, "sharding", "strided")], {"sharding": "strided"}, 0),
-    ([(picked, "sharding", "strided"), (checked, "shard_batches")], {"sharding": "strided", "shard_batches": True}, 0),
-    ([(picked, "sharding", "strided"), (typed, "batch_size", "33"), (checked, "split_batches")],
-     {"sharding": "strided", "split_batches": True, "batch_size": 33}, 0),
+    ([(picked, "sharding", "strided"), (picked, "unit", "batch")], {"sharding": Strided("batch")}, 0),
+    ([(picked, "sharding", "strided"), (typed, "batch_size", "33"), (picked, "unit", "split_batch")],
+     {"sharding": Strided("split_batch"), "batch_size": 33}, 0),
     ([(picked, "sharding", "rotate"), (typed, "epoch", "2")], {"sharding": "rotate"}, 2),
     ([(picked, "sharding", "rotate"), (typed, "epoch", "2"), (checked, "stick_to_shard")],
-     {"sharding": "rotate", "stick_to_shard": True}, 2),
+     {"sharding": Rotate(stick_to_shard=True)}, 2),
     ([(picked, "sharding", "rotate"), (typed, "total_shards", "6"), (typed, "epoch", "3")],
-     {"sharding": "rotate", "total_shards": 6}, 3),
+     {"sharding": Rotate(6)}, 3),
     ([(picked, "sharding", "rotate"), (typed, "total_shards", "6"), (checked, "full_rotation"), (typed, "epoch", "3")],
-     {"sharding": "rotate", "total_shards": 6, "full_rotation": True}, 3),
+     {"sharding": Rotate(6, full_rotation=True)}, 3),
     ([(typed, "shuffle_buffer_size", "100")], {"shuffle_buffer_size": 100}, 0),
     ([(ticked, "shuffle", "true"), (typed, "shuffle_open_splits", "2")],
      {"shuffle": True, "shuffle_open_splits": 2}, 0),
@@ -361,7 +361,11 @@ def test_each_control_changes_the_plan_to_pythons(folder, opened):
             shown.settled(lambda act=act, arguments=arguments: act(shown.page, *arguments))
         same(shown.plan(), of_python(dataset_of(folder, **options), epoch))
         call = call_in(shown.page.inner_text("#python"))
-        assert eval(call, {"given": dict, "rank": 0}) == {**GIVEN, **RANKS, **options}
+        assert eval(call, {"given": dict, "rank": 0, "Rotate": Rotate, "Strided": Strided}) == {
+            **GIVEN,
+            **RANKS,
+            **options,
+        }
 
 
 def call_in(text):
@@ -405,9 +409,12 @@ def test_an_option_that_yields_to_another_comes_back_with_it(folder, opened):
     assert shown.plan() == before
     assert "shuffle_buffer_size=100" in shown.page.inner_text("#python")
     shown.settled(lambda: picked(shown.page, "sharding", "strided"))
-    for key, value in (("shard_batches", [True, False]), ("split_batches", [False, True])):
-        shown.settled(lambda key=key: checked(shown.page, key))
-        assert shown.page.evaluate("[PlanPage.values.shard_batches, PlanPage.values.split_batches]") == value
+    shown.settled(lambda: picked(shown.page, "unit", "batch"))
+    shown.settled(lambda: picked(shown.page, "sharding", "contiguous"))
+    assert "Strided" not in shown.page.inner_text("#python")
+    shown.settled(lambda: picked(shown.page, "sharding", "strided"))
+    assert 'sharding=Strided("batch")' in shown.page.inner_text("#python")
+    assert "sharding: {kind: strided, unit: batch}" in shown.page.inner_text("#yaml")
 
 
 def test_options_that_do_not_fit_together_say_why(folder, opened):
@@ -416,7 +423,7 @@ def test_options_that_do_not_fit_together_say_why(folder, opened):
     shown.settled(lambda: typed(shown.page, "total_shards", "4"))
     assert "total_shards must be a multiple of num_ranks" in shown.page.inner_text("#verdict")
     shown.settled(lambda: typed(shown.page, "num_ranks", "2"))
-    same(shown.plan(), of_python(dataset_of(folder, sharding="rotate", total_shards=4, num_ranks=2)))
+    same(shown.plan(), of_python(dataset_of(folder, sharding=Rotate(4), num_ranks=2)))
 
 
 def test_the_address_holds_the_view(folder, opened):

@@ -75,14 +75,8 @@ def test_splits_that_a_strategy_cuts_anywhere_have_windows_as_in_python(plans):
 
 
 WRONG = (
-    {"stick_to_shard": True},
-    {"split_batches": True},
-    {"sharding": "rotate", "shard_batches": True},
-    {"sharding": "rotate", "full_rotation": True},
-    {"sharding": "rotate", "total_shards": 4, "stick_to_shard": True},
     {"sharding": "rotate", "total_shards": 3},
-    {"sharding": "strided", "shard_batches": True, "split_batches": True},
-    {"sharding": "strided", "split_batches": True, "batch_size": 3},
+    {"sharding": "strided", "unit": "split_batch", "batch_size": 3},
     {"steps_per_epoch": 3, "even": "drop"},
     {"steps_per_epoch": 3, "last_batch": "pad"},
     {"last_batch": "pad", "even": "drop"},

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.model import (
     DataFile,
     DataFileInfo,
@@ -154,13 +155,9 @@ def settings_of(
     ranks, size, name = draw(st.integers(1, 5)), draw(st.integers(1, 6)), draw(st.sampled_from(sharding))
     found: dict[str, object] = {"sharding": name}
     if name == "total_shards":
-        found = {
-            "sharding": "rotate",
-            "total_shards": ranks * draw(st.integers(1, 3)),
-            "full_rotation": draw(st.booleans()),
-        }
+        found = {"sharding": Rotate(ranks * draw(st.integers(1, 3)), full_rotation=draw(st.booleans()))}
     elif name in ("shard_batches", "split_batches"):
-        found = {"sharding": "strided", name: True}
+        found = {"sharding": Strided({"shard_batches": "batch", "split_batches": "split_batch"}[name])}
         size = size * ranks if name == "split_batches" else size
     found |= {
         "batch_size": size,

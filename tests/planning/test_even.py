@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.helpers import chunk_files, data_file, make_plan, numbers, rank_rows, row_ids
+from torch_dataloader_utils import Rotate
 from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.model import DataFileInfo, Piece, Rows, Split
 from torch_dataloader_utils.planning.even import even_targets, padding, take, transfers
@@ -188,7 +189,7 @@ def test_drop_leaves_out_before_rows_move() -> None:
 )
 def test_padded_shards_keep_their_rows_while_they_rotate(rows, ranks, shards, batch, shuffle, workers) -> None:
     """A shard has room in as many steps as any other: no row moves to another rank, in any epoch."""
-    options = {"sharding": "rotate", "total_shards": shards and shards * ranks, "shuffle": shuffle, "batch_size": batch}
+    options = {"sharding": Rotate(shards and shards * ranks), "shuffle": shuffle, "batch_size": batch}
     free = make_plan(chunk_files(*rows), ranks, **options)
     try:
         padded = make_plan(chunk_files(*rows), ranks, even="pad", num_shards=workers, **options)

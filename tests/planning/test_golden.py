@@ -3,6 +3,7 @@
 import pytest
 
 from tests.planning.helpers import data_files, make_plan
+from torch_dataloader_utils import Rotate
 
 FILES = [[5, 3, 4], [7], [2, 2, 2, 2], [6, 1]]
 
@@ -34,7 +35,7 @@ PLANS = {
         ["4 4:6", "5 6:8"],
     ),
     "total_shards": (
-        {"sharding": "rotate", "total_shards": 4},
+        {"sharding": Rotate(4)},
         [[["3 0:1", "5 6:8", "4 1:6"]], [["3 1:7", "1 5:8"]]],
         [],
     ),

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.helpers import data_files, make_plan, phase, row_ids
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.planning.phases import plan_of_rest
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION, Plan
 
@@ -20,12 +21,12 @@ POLICIES = {
     "interleave": {},
     "contiguous": {"sharding": "contiguous"},
     "rotate": {"sharding": "rotate"},
-    "stick": {"sharding": "rotate", "stick_to_shard": True},
-    "total_shards": {"sharding": "rotate", "total_shards": 6},
-    "full_rotation": {"sharding": "rotate", "total_shards": 6, "full_rotation": True},
+    "stick": {"sharding": Rotate(stick_to_shard=True)},
+    "total_shards": {"sharding": Rotate(6)},
+    "full_rotation": {"sharding": Rotate(6, full_rotation=True)},
     "strided": {"sharding": "strided"},
-    "shard_batches": {"sharding": "strided", "shard_batches": True},
-    "split_batches": {"sharding": "strided", "split_batches": True},
+    "shard_batches": {"sharding": Strided("batch")},
+    "split_batches": {"sharding": Strided("split_batch")},
     "auto": {"sharding": "auto"},
 }
 ENDS = {"none": {}, "drop": {"even": "drop"}, "pad": {"even": "pad"}, "wrap": {"last_batch": "wrap"}}

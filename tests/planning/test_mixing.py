@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.planning.helpers import all_rows, data_file, delivered, make_plan, settings_of
+from torch_dataloader_utils import Rotate
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, ShardingError
 from torch_dataloader_utils.model import DataFile, Piece
 from torch_dataloader_utils.planning.mixing import Part
@@ -74,7 +75,7 @@ def test_every_row_once_and_equal_steps_for_every_policy(layout, split_rows, set
     real = [row for rows in found for row in rows]
     free = combined(files, ranks, None, split_rows, **{**options, "even": "none"})
     expected = everything(files)
-    if options.get("total_shards"):
+    if isinstance(options["sharding"], Rotate):
         expected = sorted(row for rank in range(ranks) for row in rows_of(free, epoch, rank))
     left_out = part_rows(plan.left_out(epoch))
     assert sorted(real + left_out) == expected
@@ -181,7 +182,7 @@ def test_a_combination_of_one_is_the_plain_plan(layout, split_rows, settings, ep
         assert plan.read_amplification(epoch) == plain.read_amplification(epoch)
 
 
-@pytest.mark.parametrize("options", [{}, {"sharding": "rotate"}, {"sharding": "rotate", "total_shards": 4}])
+@pytest.mark.parametrize("options", [{}, {"sharding": "rotate"}, {"sharding": Rotate(4)}])
 def test_equal_datasets_get_unequal_orders_and_the_first_that_of_the_plain_plan(options) -> None:
     layout = [[1] * 40]
     plan = combined(files_of([layout, layout]), 1, None, 1, shuffle=True, **options)
@@ -237,7 +238,7 @@ def test_given_shards_are_rotated_whole(lengths, shuffle, full, epoch, split_row
     total = len(rows)
     plan = combined(
         [given_shards(rows)], ranks, [Part(total_shards=total, dist_world_size=ranks)], split_rows,
-        sharding="rotate", total_shards=total, shuffle=shuffle, full_rotation=full,
+        sharding=Rotate(total, full_rotation=full), shuffle=shuffle,
     )  # fmt: skip
     for rank in range(ranks):
         place = (rank + epoch // (total // ranks)) % ranks if full else rank
@@ -256,7 +257,7 @@ def test_given_shards_with_equal_steps(lengths, shuffle, epoch, even, size) -> N
     total = len(rows)
     other = files_of([[[3] * 7]])[0]
     other = [replace(file, info=replace(file.info, part=1)) for file in other]
-    options = {"sharding": "rotate", "total_shards": total, "shuffle": shuffle, "batch_size": size}
+    options = {"sharding": Rotate(total), "shuffle": shuffle, "batch_size": size}
     parts = [Part(total_shards=total, dist_world_size=ranks), Part()]
     try:
         plan = combined([given_shards(rows), other], ranks, parts, 4, even=even, **options)
@@ -272,7 +273,7 @@ def test_given_shards_with_equal_steps(lengths, shuffle, epoch, even, size) -> N
 
 def test_even_drop_looks_at_the_epochs_with_the_smallest_shards() -> None:
     parts = [Part(total_shards=4, dist_world_size=2)]
-    options = {"sharding": "rotate", "total_shards": 4, "batch_size": 3, "even": "drop"}
+    options = {"sharding": Rotate(4), "batch_size": 3, "even": "drop"}
     with pytest.raises(ShardingError, match="N=5 rows in an epoch"):
         combined([given_shards([9, 9, 2, 3])], 2, parts, **options)
     assert combined([given_shards([9, 9, 3, 3])], 2, parts, **options).steps(1) == [1, 1]
@@ -293,8 +294,7 @@ def test_as_many_given_shards_as_total_shards() -> None:
             [given_shards([2, 2])],
             2,
             [Part(total_shards=2, name="dataset 'speech'")],
-            sharding="rotate",
-            total_shards=4,
+            sharding=Rotate(4),
         )
 
 

@@ -20,6 +20,7 @@ from tests.planning.helpers import (
     row_ids,
     settings_of,
 )
+from torch_dataloader_utils import Rotate
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
 from torch_dataloader_utils.options import parse_options, repeats_rows
 from torch_dataloader_utils.planner import plan_options
@@ -131,7 +132,11 @@ def test_even_drop_with_total_shards_leaves_other_rows_out_when_a_shard_comes_ro
     sizes, split_rows, settings
 ) -> None:
     ranks, options = settings
-    plan = planned(sizes, split_rows, (ranks, options | {"shuffle": True, "full_rotation": False}))
+    plan = planned(
+        sizes,
+        split_rows,
+        (ranks, options | {"shuffle": True, "sharding": options["sharding"].replace(full_rotation=False)}),
+    )
     round_ = plan.options.total_shards // ranks
     laps = [set(row_ids(plan.left_out(lap * round_))) for lap in range(3)]
     assert not laps[0] or laps[0] != laps[1] != laps[2]
@@ -163,10 +168,7 @@ def test_even_pad(sizes, split_rows, settings, epoch) -> None:
             assert set(padding) <= set(mine)
             # Cyclically: no row is repeated twice more often than another.
             assert not padding or max(padding.values()) - min(padding[row] for row in mine) <= 1
-        if (
-            not (plan.options.shard_batches or plan.options.split_batches)
-            and (len(rows) - 1) % per_step + 1 >= plan.num_ranks
-        ):
+        if plan.options.unit == "row" and (len(rows) - 1) % per_step + 1 >= plan.num_ranks:
             assert all(any(is_real for _, is_real in batch) for batch in batches)
         real += mine
     assert sorted(real) == rows
@@ -204,7 +206,7 @@ def test_rotate_moves_whole_shards_on_by_one_rank(sizes, split_rows, settings, e
     ranks = range(plan.num_ranks)
     now = [sorted(rank_rows(plan, epoch, rank)) for rank in ranks]
     assert [sorted(rank_rows(plan, epoch + 1, rank)) for rank in ranks] == now[1:] + now[:1]
-    sticky = Plan(plan.files, plan.splits, replace(plan.options, stick_to_shard=True), plan.num_ranks)
+    sticky = Plan(plan.files, plan.splits, replace(plan.options, sharding=Rotate(stick_to_shard=True)), plan.num_ranks)
     assert [sorted(rank_rows(sticky, epoch, rank)) for rank in ranks] == [
         sorted(rank_rows(sticky, 0, rank)) for rank in ranks
     ]

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.planning.helpers import chunk_files, data_file, data_files, make_plan
+from torch_dataloader_utils import Rotate
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, ShardingError
 from torch_dataloader_utils.planning.options import PlanOptions
 
@@ -18,13 +19,6 @@ from torch_dataloader_utils.planning.options import PlanOptions
         ({"even": "drop", "last_batch": "pad"}, "even decides about"),
         ({"even": "pad", "last_batch": "drop"}, "even decides about"),
         ({"even": "sync", "last_batch": "drop"}, "even decides about"),
-        ({"stick_to_shard": True}, "belongs to sharding='rotate'"),
-        ({"total_shards": 4}, "belongs to sharding='rotate'"),
-        ({"shard_batches": True, "sharding": "contiguous"}, "belongs to sharding='strided'"),
-        ({"split_batches": True}, "belongs to sharding='strided'"),
-        ({"sharding": "strided", "shard_batches": True, "split_batches": True}, "exclude each other"),
-        ({"sharding": "rotate", "full_rotation": True}, "Use total_shards=n"),
-        ({"sharding": "rotate", "total_shards": 2, "stick_to_shard": True}, "exclude each other"),
     ],
 )
 def test_options_that_exclude_each_other(options: dict[str, object], message: str) -> None:
@@ -51,8 +45,8 @@ def test_even_drop_needs_a_step() -> None:
         make_plan(chunk_files(4, 3), 2, even="drop", batch_size=4)
     # Of 15 rows in two rounds of two shards, one round has 7 rows.
     with pytest.raises(ShardingError, match="N=7 rows in an epoch"):
-        make_plan(chunk_files(15), 2, even="drop", batch_size=4, sharding="rotate", total_shards=4)
-    assert make_plan(chunk_files(16), 2, even="drop", batch_size=4, sharding="rotate", total_shards=4).steps(0) == [
+        make_plan(chunk_files(15), 2, even="drop", batch_size=4, sharding=Rotate(4))
+    assert make_plan(chunk_files(16), 2, even="drop", batch_size=4, sharding=Rotate(4)).steps(0) == [
         1,
         1,
     ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.splits import Splits
@@ -69,9 +70,9 @@ def test_a_rank_that_reads_many_splits_takes_less_than_100_bytes_per_split(even:
         {"sharding": "interleave"},
         {"sharding": "contiguous"},
         {"sharding": "rotate"},
-        {"sharding": "rotate", "total_shards": 2 * RANKS},
+        {"sharding": Rotate(2 * RANKS)},
         {"sharding": "strided"},
-        {"sharding": "strided", "shard_batches": True},
+        {"sharding": Strided("batch")},
     ],
     ids=str,
 )

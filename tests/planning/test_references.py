@@ -19,6 +19,7 @@ from tests.planning.helpers import (
     rank_rows,
     row_ids,
 )
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Shard, Split
 from torch_dataloader_utils.planning.generate import call_generate
@@ -119,7 +120,7 @@ def test_distributed_data_loading_strategies_of_the_first_version_receive_all_ch
 @pytest.mark.parametrize("epoch", [0, 1, 9])
 def test_dali_shard_sizes(size: int, shards: int, epoch: int) -> None:
     files = chunk_files(size)
-    stick = make_plan(files, shards, sharding="rotate", stick_to_shard=True)
+    stick = make_plan(files, shards, sharding=Rotate(stick_to_shard=True))
     assert stick.rows(epoch) == [(i + 1) * size // shards - i * size // shards for i in range(shards)]
     assert make_plan(files, shards, sharding="contiguous").rows(epoch) == stick.rows(epoch)
     rotating = make_plan(files, shards, sharding="rotate")
@@ -163,7 +164,7 @@ def test_dali_pad_last_batch_gives_all_shards_the_same_number_of_batches() -> No
 
 @pytest.mark.parametrize(("total", "ranks"), [(8, 4), (16, 16), (32, 8), (1, 1)])
 def test_espnet3_rotation_formula(total: int, ranks: int) -> None:
-    options = PlanOptions(sharding="rotate", total_shards=total)
+    options = PlanOptions(sharding=Rotate(total))
     for epoch in range(2 * total):
         found = [shard_number(PlanShape(rank, ranks, epoch, options)) for rank in range(ranks)]
         assert found == [(epoch * ranks + rank) % total for rank in range(ranks)]
@@ -173,12 +174,12 @@ def test_espnet3_rotation_formula(total: int, ranks: int) -> None:
 
 
 def test_espnet3_as_many_shards_as_ranks_stay_where_they_are() -> None:
-    plan = make_plan(chunk_files(*[10] * 16), 16, sharding="rotate", total_shards=16)
+    plan = make_plan(chunk_files(*[10] * 16), 16, sharding=Rotate(16))
     assert [chunks(plan.rank(epoch, 5)) for epoch in range(3)] == [["C5"]] * 3
 
 
 def test_espnet3_eight_shards_on_four_gpus() -> None:
-    plan = make_plan(chunk_files(*[3] * 8), 4, sharding="rotate", total_shards=8)
+    plan = make_plan(chunk_files(*[3] * 8), 4, sharding=Rotate(8))
     assert [[chunks(plan.rank(epoch, rank)) for rank in range(4)] for epoch in range(2)] == [
         [["C0"], ["C1"], ["C2"], ["C3"]],
         [["C4"], ["C5"], ["C6"], ["C7"]],
@@ -188,27 +189,27 @@ def test_espnet3_eight_shards_on_four_gpus() -> None:
 def test_espnet3_claims_that_every_rank_meets_every_shard_which_full_rotation_keeps() -> None:
     """The page promises it after S / R epochs; its formula gives a rank only every R-th shard. Ours takes S epochs."""
     files = chunk_files(*[3] * 8)
-    plain = make_plan(files, 4, sharding="rotate", total_shards=8)
+    plain = make_plan(files, 4, sharding=Rotate(8))
     assert {chunks(plain.rank(epoch, 1))[0] for epoch in range(8)} == {"C1", "C5"}
-    full = make_plan(files, 4, sharding="rotate", total_shards=8, full_rotation=True)
+    full = make_plan(files, 4, sharding=Rotate(8, full_rotation=True))
     assert sorted(chunks(full.rank(epoch, 1))[0] for epoch in range(8)) == names(*range(8))
 
 
 def test_espnet3_example_drops_rows_that_no_shard_here_loses() -> None:
     """Its `shard()` makes shards of N // S rows: of 21 rows in 8 shards, 5 are in none."""
-    plan = make_plan(chunk_files(21), 4, sharding="rotate", total_shards=8)
+    plan = make_plan(chunk_files(21), 4, sharding=Rotate(8))
     rows = sorted(row for epoch in range(2) for rank in range(4) for row in numbers(plan, epoch, rank))
     assert rows == list(range(21))
 
 
 def test_espnet3_single_gpu_reads_the_full_dataset() -> None:
-    plan = make_plan(chunk_files(7, 5), 1, sharding="rotate", total_shards=1)
+    plan = make_plan(chunk_files(7, 5), 1, sharding=Rotate(1))
     assert rank_rows(plan, 3, 0) == all_rows(plan.files)
 
 
 def test_espnet3_ten_shards_on_eight_ranks_fail() -> None:
     with pytest.raises(ShardingError, match="total_shards=10 with num_ranks=8") as caught:
-        make_plan(chunk_files(100), 8, sharding="rotate", total_shards=10)
+        make_plan(chunk_files(100), 8, sharding=Rotate(10))
     assert isinstance(caught.value, RuntimeError)  # as there
 
 
@@ -223,9 +224,9 @@ def test_hf_8253_samples_of_two_shards() -> None:
 def test_hf_8253_batches_as_iterable_dataset_shard_deals_them() -> None:
     """accelerate's documented example: 12 elements, batches of 4, two processes."""
     files = [data_file("a", [12])]
-    whole = make_plan(files, 2, sharding="strided", shard_batches=True, batch_size=4)
+    whole = make_plan(files, 2, sharding=Strided("batch"), batch_size=4)
     assert [numbers(whole, 0, rank) for rank in range(2)] == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7]]
-    split = make_plan(files, 2, sharding="strided", split_batches=True, batch_size=4)
+    split = make_plan(files, 2, sharding=Strided("split_batch"), batch_size=4)
     assert [numbers(split, 0, rank) for rank in range(2)] == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.helpers import all_rows, chunk_files, chunks, data_file, delivered, make_plan, numbers, rank_rows
+from torch_dataloader_utils import Rotate, Strided
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
@@ -34,19 +35,19 @@ def test_contiguous_cuts_splits_at_those_rows() -> None:
 def test_rotate_moves_on_each_epoch_and_sticks_if_told() -> None:
     plan = make_plan(chunk_files(9), 3, sharding="rotate")
     assert [numbers(plan, epoch, 0) for epoch in range(4)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 1, 2]]
-    sticky = make_plan(chunk_files(9), 3, sharding="rotate", stick_to_shard=True)
+    sticky = make_plan(chunk_files(9), 3, sharding=Rotate(stick_to_shard=True))
     assert [numbers(sticky, epoch, 1) for epoch in range(3)] == [[3, 4, 5]] * 3
 
 
 def test_rotate_shuffles_the_splits_of_a_shard_anew_in_each_epoch() -> None:
-    plan = make_plan(chunk_files(*[1] * 40), 2, sharding="rotate", stick_to_shard=True, shuffle=True)
+    plan = make_plan(chunk_files(*[1] * 40), 2, sharding=Rotate(stick_to_shard=True), shuffle=True)
     first, second = (rank_rows(plan, epoch, 0) for epoch in (0, 1))
     assert sorted(first) == sorted(second)
     assert first != second
 
 
 def test_total_shards_are_the_contiguous_cut_without_losing_rows() -> None:
-    plan = make_plan(chunk_files(11), 2, sharding="rotate", total_shards=4)
+    plan = make_plan(chunk_files(11), 2, sharding=Rotate(4))
     assert [[numbers(plan, epoch, rank) for rank in (0, 1)] for epoch in (0, 1, 2)] == [
         [[0, 1], [2, 3, 4]],
         [[5, 6, 7], [8, 9, 10]],
@@ -57,8 +58,8 @@ def test_total_shards_are_the_contiguous_cut_without_losing_rows() -> None:
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(0, 50))
 def test_rotation_of_total_shards(ranks: int, rounds: int, first: int) -> None:
     total = ranks * rounds
-    plain = PlanOptions(sharding="rotate", total_shards=total)
-    full = PlanOptions(sharding="rotate", total_shards=total, full_rotation=True)
+    plain = PlanOptions(sharding=Rotate(total))
+    full = PlanOptions(sharding=Rotate(total, full_rotation=True))
     for options in (plain, full):
         for epoch in range(first, first + 3):
             assert len({shard_number(PlanShape(r, ranks, epoch, options)) for r in range(ranks)}) == ranks
@@ -74,10 +75,10 @@ def test_rotation_of_total_shards(ranks: int, rounds: int, first: int) -> None:
 
 def test_strided_deals_rows_and_blocks() -> None:
     assert of_rank(8, 2, sharding="strided") == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    assert of_rank(8, 2, sharding="strided", shard_batches=True, batch_size=2) == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    assert of_rank(7, 2, sharding="strided", shard_batches=True, batch_size=3) == [[0, 1, 2, 6], [3, 4, 5]]
-    assert of_rank(8, 2, sharding="strided", split_batches=True, batch_size=4) == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    plan = make_plan(chunk_files(8), 2, sharding="strided", split_batches=True, batch_size=4)
+    assert of_rank(8, 2, sharding=Strided("batch"), batch_size=2) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert of_rank(7, 2, sharding=Strided("batch"), batch_size=3) == [[0, 1, 2, 6], [3, 4, 5]]
+    assert of_rank(8, 2, sharding=Strided("split_batch"), batch_size=4) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    plan = make_plan(chunk_files(8), 2, sharding=Strided("split_batch"), batch_size=4)
     assert (plan.batch_rows, plan.steps(0)) == (2, [2, 2])
 
 
@@ -88,7 +89,7 @@ def test_strided_counts_rows_over_splits() -> None:
 
 
 def test_a_strided_share_is_one_piece_per_split() -> None:
-    plan = make_plan(chunk_files(1000, 1000), 4, sharding="strided", shard_batches=True, batch_size=10)
+    plan = make_plan(chunk_files(1000, 1000), 4, sharding=Strided("batch"), batch_size=10)
     (pieces,) = plan.rank(0, 1).shards
     assert len(pieces) == 2
     # Rows 10..20, 50..60, ... of each file.
@@ -108,14 +109,14 @@ def test_auto_interleaves_where_each_shard_gets_two_splits(splits: int, chosen: 
 
 def test_shards_and_batches_that_do_not_fit_the_ranks() -> None:
     with pytest.raises(ShardingError, match=r"total_shards=10 with num_ranks=8.*multiple"):
-        make_plan(chunk_files(20), 8, sharding="rotate", total_shards=10)
+        make_plan(chunk_files(20), 8, sharding=Rotate(10))
     with pytest.raises(OptionError, match="total_shards=0: expected a whole number of at least 1"):
-        PlanOptions(sharding="rotate", total_shards=0)
+        PlanOptions(sharding=Rotate(0))
     with pytest.raises(ShardingError, match="batch_size=5 and num_ranks=2"):
-        make_plan(chunk_files(20), 2, sharding="strided", split_batches=True, batch_size=5)
+        make_plan(chunk_files(20), 2, sharding=Strided("split_batch"), batch_size=5)
     for caught in (ValueError, RuntimeError):
         with pytest.raises(caught):
-            make_plan(chunk_files(20), 8, sharding="rotate", total_shards=10)
+            make_plan(chunk_files(20), 8, sharding=Rotate(10))
 
 
 # ---------------------------------------------------------------- policies of the user
@@ -163,12 +164,19 @@ class Reversed:
         return backwards(order, world)
 
 
+register_policy("shifted for tests", Shifted)
+
+
 def test_a_policy_with_options_is_a_dataclass() -> None:
-    plan = make_plan(chunk_files(5, 5), 2, sharding={"policy": Shifted, "by": 1})
+    plan = make_plan(chunk_files(5, 5), 2, sharding=Shifted(by=1))
     assert plan.sharding == "Shifted"
     assert [rank_rows(plan, 0, rank)[0] for rank in (0, 1)] == [("C1", 0), ("C0", 0)]
-    for same in (Reversed, Reversed(), {"policy": Reversed}):
+    for same in (Reversed, Reversed()):
         assert make_plan(chunk_files(5, 5), 2, sharding=same).rank(0, 0) == plan.rank(0, 0)
+    named = make_plan(chunk_files(5, 5), 2, sharding={"kind": "Shifted for Tests", "by": 1})
+    assert (named.sharding, named.rank(0, 0)) == ("Shifted for Tests", plan.rank(0, 0))
+    with pytest.raises(OptionError, match="the name is taken"):
+        register_policy("SHIFTED for tests", Shifted)
     still = make_plan(chunk_files(5, 5), 2, sharding=Shifted(by=1, unless=[2]))
     assert [rank_rows(still, 0, rank)[0] for rank in (0, 1)] == [("C0", 0), ("C1", 0)]
 
@@ -177,8 +185,8 @@ def test_a_policy_with_options_is_a_dataclass() -> None:
     ("sharding", "message"),
     [
         (Shifted, "missing 1 required positional argument: 'by'"),
-        ({"policy": Shifted, "by": {1}}, "not JSON serializable.*as a plain value"),
-        ({"policy": Shifted, "of": 1}, "has no option 'of'; it has by, unless"),
+        (Shifted(by={1}), "not JSON serializable.*as a plain value"),
+        ({"kind": "SHIFTED for tests", "of": 1}, "has no option 'of'; it has by, unless"),
     ],
 )
 def test_an_option_that_cannot_be_kept_is_named(sharding: object, message: str) -> None:

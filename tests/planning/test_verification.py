@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.planning.helpers import all_rows, data_file, data_files, make_plan, row_ids
+from torch_dataloader_utils import Strided
 from torch_dataloader_utils.model import Piece, Rows, Split
 from torch_dataloader_utils.planning.verification import verified
 
@@ -21,7 +22,7 @@ OPTIONS = [
     {"last_batch": "drop", "sharding": "contiguous"},
     {"last_batch": "wrap", "shuffle": True, "buffer_rows": 9},
     {"sharding": "strided"},
-    {"sharding": "strided", "shard_batches": True, "even": "pad"},
+    {"sharding": Strided("batch"), "even": "pad"},
 ]
 
 groups = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=4)

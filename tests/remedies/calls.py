@@ -28,6 +28,7 @@ from torch_dataloader_utils import (
     Sample,
     Shard,
     Split,
+    Strided,
     StructuredDataset,
     Subsets,
     Transform,
@@ -273,8 +274,8 @@ CALLS: dict[str, Failing] = {
     "even='sync' without a process group": Failing({"even": "sync", **FILTER, **TWO}, ShardingError),
     "the same, with pack": Failing({"even": "sync", **PACK, **TWO}, ShardingError, path="tokens"),
     "even='drop' of more ranks than rows": Failing({"even": "drop", "batch_size": 64, **TWO}, ShardingError),
-    "the same, with split_batches": Failing(
-        {"even": "drop", "batch_size": 64, "sharding": "strided", "split_batches": True, **TWO}, ShardingError
+    "the same, with a part of each batch": Failing(
+        {"even": "drop", "batch_size": 64, "sharding": Strided("split_batch"), **TWO}, ShardingError
     ),
     "steps_per_epoch with even": Failing({"steps_per_epoch": 3, "even": "drop", **TWO}),
     "last_batch with even": Failing({"last_batch": "pad", "even": "drop", **TWO}),
@@ -288,8 +289,8 @@ CALLS: dict[str, Failing] = {
     "batch_tokens with output_format": Failing(
         {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "output_format": "arrow"}, path="tokens"
     ),
-    "batch_tokens with split_batches": Failing(
-        {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "sharding": "strided", "split_batches": True},
+    "batch_tokens with a part of each batch": Failing(
+        {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "sharding": Strided("split_batch")},
         path="tokens",
     ),
     "pack with output_format": Failing({**PACK, "output_format": "arrow"}, path="tokens"),
@@ -304,11 +305,9 @@ CALLS: dict[str, Failing] = {
     "wrap with canonical_ranks": Failing({**PACK, "pack_method": "wrap", "canonical_ranks": 2}, path="tokens"),
     "wrap with limit": Failing({**PACK, "pack_method": "wrap", "limit": 30}, path="tokens"),
     "wrap with pad_values": Failing({**PACK, "pack_method": "wrap", "pad_values": {"ids": 1}}, path="tokens"),
-    "an option of another policy": Failing({"sharding": "interleave", "split_batches": True}),
-    "full_rotation without total_shards": Failing({"sharding": "rotate", "full_rotation": True}),
-    "total_shards with stick_to_shard": Failing({"sharding": "rotate", "total_shards": 2, "stick_to_shard": True}),
-    "shard_batches with split_batches": Failing(
-        {"sharding": "strided", "shard_batches": True, "split_batches": True, **TWO}
+    "full_rotation without total_shards": Failing({"sharding": {"kind": "rotate", "full_rotation": True}}),
+    "total_shards with stick_to_shard": Failing(
+        {"sharding": {"kind": "rotate", "total_shards": 2, "stick_to_shard": True}}
     ),
     "vocabulary without codes": Failing({"strings": {"*": Codes({"word": ["w0"]}), "word": "list"}}),
     "vocabulary of numbers": Failing({"strings": Codes({"x": [0, 1]}), "columns": ["x"]}),
@@ -408,9 +407,6 @@ CALLS: dict[str, Failing] = {
     ),
     "decimals of many digits": Failing({"decimals": "scaled"}, UnsupportedTypeError, path="decimals"),
     "strings that are not UTF-8": Failing({}, FileReadError, path="latin"),
-    "an option of a policy given twice": Failing(
-        {"sharding": {"policy": "strided", "shard_batches": True}, "shard_batches": False}
-    ),
     "pad_values without padding": Failing({"pad_values": {"ids": 1}}, path="tokens"),
     "pad_multiple without padding": Failing({"pad_multiple": 8, "pad_values": {"ids": 1}}, path="tokens"),
     "batch_tokens with several lists": Failing({"batch_tokens": 64, "lists": "padded"}, path="both"),

@@ -159,7 +159,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "iceberg/schema:_metadata_field",
         "loader/accelerated:check_accelerator",
         "options/devices:_check_gpu",
-        "options/policies:split_sharding",
+        "options/sharding:of_sharding",
         "options/together:_refuse_counted",
         "reading/wrapped:_by_run",
         "schemas/merge:resolve_schema",

@@ -16,7 +16,7 @@ import torch.distributed.checkpoint as dcp
 from tests.end_to_end.parts import Part
 from tests.end_to_end.test_parts import PARTS, _small  # noqa: F401  # a fixture that every part needs
 from tests.resume.helpers import KEPT, batches, make, plain, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, combine
+from torch_dataloader_utils import CheckpointMismatchError, Rotate, combine
 from torch_dataloader_utils.checkpoint.form import sealed
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is:UserWarning")  # a single process saves
@@ -82,7 +82,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "steps": {"filters": KEPT, "steps_per_epoch": 17},
     "steps, two workers": {"filters": KEPT, "steps_per_epoch": 17, "num_workers": 2},
     "canonical": {"canonical_ranks": 3, "shuffle": True},
-    "rotate": {"sharding": "rotate", "total_shards": 2},
+    "rotate": {"sharding": Rotate(2)},
     "padded": {"even": "pad", "last_batch": "pad"},
 }
 

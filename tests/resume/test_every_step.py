@@ -12,18 +12,18 @@ import pytest
 
 from tests.covering import covering
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, write_files
-from torch_dataloader_utils import Processes
+from torch_dataloader_utils import Processes, Rotate, Strided
 from torch_dataloader_utils.typing import Value
 
 POLICIES: dict[str, dict[str, Any]] = {
     "interleave": {},
     "contiguous": {"sharding": "contiguous"},
     "rotate": {"sharding": "rotate"},
-    "stick": {"sharding": "rotate", "stick_to_shard": True},
-    "total shards": {"sharding": "rotate", "total_shards": 4, "full_rotation": True},
+    "stick": {"sharding": Rotate(stick_to_shard=True)},
+    "total shards": {"sharding": Rotate(4, full_rotation=True)},
     "strided": {"sharding": "strided"},
-    "shard batches": {"sharding": "strided", "shard_batches": True},
-    "split batches": {"sharding": "strided", "split_batches": True, "batch_size": 4},
+    "shard batches": {"sharding": Strided("batch")},
+    "split batches": {"sharding": Strided("split_batch"), "batch_size": 4},
     "auto": {"sharding": "auto"},
 }
 ENDS: dict[str, dict[str, Any]] = {

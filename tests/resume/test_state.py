@@ -45,8 +45,7 @@ def test_the_form(folder: str) -> None:
     assert link["policy"] == "interleave"
     assert link["options"] == {
         "num_ranks": 1, "num_shards": 2, "batch_size": 3, "assignment": "lpt", "sharding": "auto",
-        "stick_to_shard": False, "full_rotation": False, "shard_batches": False, "split_batches": False,
-        "canonical_ranks": None, "total_shards": None, "even": "none", "last_batch": "partial", "buffer_rows": None,
+        "canonical_ranks": None, "even": "none", "last_batch": "partial", "buffer_rows": None,
         "window_bytes": 128 * 2**20, "open_splits": None, "steps_per_epoch": None, "pack_rows": None, "pack_bytes": 0,
         "pack_keyed": False, "sequence_length": 1,
         "levelled": False,

@@ -31,8 +31,8 @@ class Striped:
 
 register_policy(NAME, Striped)
 
-SPELLINGS: list[Any] = [{"policy": NAME, "my_option": 4}, {"policy": Striped, "my_option": 4}, Striped(my_option=4)]
-DEFAULTS: list[Any] = [NAME, {"policy": NAME}, {"policy": NAME, "my_option": 1}]
+SPELLINGS: list[Any] = [{"kind": NAME, "my_option": 4}, {"kind": NAME.upper(), "my_option": 4}, Striped(my_option=4)]
+DEFAULTS: list[Any] = [NAME, {"kind": NAME}, {"kind": NAME.title(), "my_option": 1}]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def loaders(folder: str, ranks: int, **options: Any) -> list[Any]:
     return [make(folder, num_ranks=ranks, rank=rank, **options) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("sharding", SPELLINGS, ids=["name", "class", "object"])
+@pytest.mark.parametrize("sharding", SPELLINGS, ids=["name", "name in capitals", "object"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_option_says_which_rows_a_rank_gets(folder: str, sharding: Any, ranks: int) -> None:
     for rank, loader in enumerate(loaders(folder, ranks, sharding=sharding)):
@@ -62,7 +62,7 @@ def test_the_option_says_which_rows_a_rank_gets(folder: str, sharding: Any, rank
 )
 @pytest.mark.parametrize("even", ["none", "pad"])
 def test_ranks_with_workers_get_every_row_once(folder: str, workers: dict[str, Any], even: str) -> None:
-    sharding = {"policy": NAME, "my_option": 4}
+    sharding = {"kind": NAME, "my_option": 4}
     all_loaders = loaders(folder, 3, sharding=sharding, even=even, shuffle=True, **workers)
     got = [row for loader in all_loaders for batch in loader for row in real_rows(batch)]
     assert sorted(got) == ROWS
@@ -73,7 +73,7 @@ def real_rows(batch: Any) -> Sequence[int]:
     return [row for row, real in zip(rows, batch.get("valid", [True] * len(rows)), strict=True) if real]
 
 
-@pytest.mark.parametrize("sharding", SPELLINGS, ids=["name", "class", "object"])
+@pytest.mark.parametrize("sharding", SPELLINGS, ids=["name", "name in capitals", "object"])
 @pytest.mark.parametrize(
     "changed",
     [{}, {"num_ranks": 3}, {"num_workers": 2}, {"my_option": 3}, {"num_ranks": 1, "my_option": 5, "num_workers": 3}],
@@ -86,8 +86,8 @@ def test_an_epoch_is_resumed_under_other_options(folder: str, sharding: Any, cha
     got = [row for iterator in iterators for _ in range(3) for row in next(iterator)["id"].tolist()]
     state = through_json(first[0].state_dict())
     options = dict(changed)
-    policy = Striped if sharding is not SPELLINGS[0] else NAME
-    then = {"policy": policy, "my_option": options.pop("my_option", 4)}
+    by = options.pop("my_option", 4)
+    then = {"kind": NAME, "my_option": by} if isinstance(sharding, dict) else Striped(by)
     for loader in loaders(folder, options.pop("num_ranks", 2), sharding=then, shuffle=True, **options):
         loader.load_state_dict(state)
         got += ids(loader)
@@ -98,11 +98,11 @@ def test_an_epoch_is_resumed_under_other_options(folder: str, sharding: Any, cha
 def test_defaults_need_not_be_given_and_states_hold_them(folder: str, sharding: Any) -> None:
     loader = make(folder, sharding=sharding)
     options = loader.state_dict()["links"][0]["options"]
-    assert options["sharding"] == {"policy": NAME, "my_option": 1}
+    assert options["sharding"] == {"kind": NAME, "my_option": 1}
 
 
 def test_a_state_of_a_class_is_not_continued_by_another(folder: str) -> None:
-    loader = make(folder, sharding={"policy": Striped, "my_option": 4})
+    loader = make(folder, sharding=Striped(4))
     iterator = iter(loader)
     next(iterator)
     other = make(folder, sharding="strided")
@@ -114,11 +114,11 @@ def test_a_state_of_a_class_is_not_continued_by_another(folder: str) -> None:
 @pytest.mark.parametrize(
     ("sharding", "message"),
     [
-        ({"policy": NAME, "mine": 4}, "has no option 'mine'; it has my_option=1"),
-        ({"policy": "contiguous", "my_option": 4}, "has no option 'my_option'; it has none"),
-        ({"policy": NAME, "my_option": 0}, "my_option=0: expected at least 1"),
-        ({"policy": Striped, "my_option": {4}}, "not supported between|not JSON serializable"),
-        ({"policy": "stripes"}, "sharding='stripes': expected one of"),
+        ({"kind": NAME, "mine": 4}, "has no option 'mine'; it has my_option=1"),
+        ({"kind": "contiguous", "my_option": 4}, "has no option 'my_option'; it has none"),
+        ({"kind": NAME, "my_option": 0}, "my_option=0: expected at least 1"),
+        ({"kind": NAME, "my_option": {4}}, "not supported between|not JSON serializable"),
+        ({"kind": "stripes"}, "sharding='stripes': expected one of"),
     ],
     ids=str,
 )

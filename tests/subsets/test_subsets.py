@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import batches, make, plain, through_json, write_files
 from tests.seams.log_table import LogTable, commit, data_file
-from torch_dataloader_utils import Fill, Sample, StructuredDataset, Subsets, TableDataset, combine
+from torch_dataloader_utils import Fill, Rotate, Sample, StructuredDataset, Subsets, TableDataset, combine
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, NullValueError, OptionError
 
 SIDES = Subsets({"train": 0.6, "val": 0.3, "test": 0.1})
@@ -172,7 +172,7 @@ SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"nulls": Fill({"id": 0, "name": ""})},
         {"nulls": Fill({"name": "", "id": 0})},
     ),
-    ({"sharding": {"policy": "rotate", "stick_to_shard": True}}, {"sharding": "rotate", "stick_to_shard": True}),
+    ({"sharding": {"kind": "rotate", "stick_to_shard": True}}, {"sharding": Rotate(stick_to_shard=True)}),
 ]
 
 

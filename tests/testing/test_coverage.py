@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.resume.helpers import LAYOUT, write_files
-from torch_dataloader_utils import Processes, StructuredDataset
+from torch_dataloader_utils import Processes, Rotate, StructuredDataset
 from torch_dataloader_utils.testing import assert_resumes_everywhere, assert_rows_once
 
 ROWS = sum(map(sum, LAYOUT))
@@ -81,7 +81,7 @@ def test_our_loaders_pass(folder: str, options: dict[str, Any]) -> None:
 
 
 def test_a_rotation_is_complete_over_its_epochs(folder: str) -> None:
-    make = loader_of(folder, sharding="rotate", total_shards=4)
+    make = loader_of(folder, sharding=Rotate(4))
     assert_rows_once(make, 2, epochs=range(2), expected=range(ROWS))
     with pytest.raises(AssertionError, match=rf"{ROWS} rows exactly once in epoch\(s\) 0: \d+ missing"):
         assert_rows_once(make, 2, expected=range(ROWS))

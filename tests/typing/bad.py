@@ -1,7 +1,17 @@
 """What a type checker finds: each line that ends with "error" and a part of its message; it is checked, not run."""
 
 import torch_dataloader_utils
-from torch_dataloader_utils import Buckets, IcebergDataset, StructuredDataset, Subsets, Sync, TableSource, combine
+from torch_dataloader_utils import (
+    Buckets,
+    IcebergDataset,
+    Rotate,
+    Strided,
+    StructuredDataset,
+    Subsets,
+    Sync,
+    TableSource,
+    combine,
+)
 
 thing = torch_dataloader_utils.no_such_thing  # error: "no_such_thing" is not a known attribute
 
@@ -22,6 +32,8 @@ Subsets({"train": 1}, unit="rows")  # error: Literal['segment']
 StructuredDataset.create_dataloader("data/", subset="train")  # error: SubsetLike | None
 Sync(evry=4)  # error: No parameter named "evry"
 Sync().every = 4  # error: Attribute "every" is read-only
+Strided("rows")  # error: Literal['row']
+Rotate(8, full=True)  # error: No parameter named "full"
 combine([], columns=["x"])  # error: No parameter named "columns"
 
 loader, _ = StructuredDataset.create_dataloader("data/")

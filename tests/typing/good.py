@@ -20,10 +20,12 @@ from torch_dataloader_utils import (
     PlanShape,
     Processes,
     RankPlan,
+    Rotate,
     RowRange,
     Sample,
     SnapshotInfo,
     Split,
+    Strided,
     StructuredDataset,
     StructuredLoader,
     Subsets,
@@ -139,3 +141,7 @@ StructuredDataset.create_dataloader("data/", transform=[rows_of, rows_of])
 sides = Subsets({"train": 0.8, "val": 0.2}, by="user", unit="row")
 StructuredDataset.create_dataloader("data/", subset=sides["train"], fraction=Sample(0.1, seed=3), limit=8)
 StructuredDataset.create_dataloader("data/", subset={"name": "val", "of": sides.shares}, fraction=0.1)
+StructuredDataset.create_dataloader("data/", sharding=Rotate(8, full_rotation=True))
+StructuredDataset.create_dataloader("data/", sharding=Strided("batch"))
+StructuredDataset.create_dataloader("data/", sharding={"kind": "strided", "unit": "split_batch"})
+StructuredDataset.create_dataloader("data/", sharding=backwards)

@@ -14,14 +14,14 @@ from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import MixOptions, Options, parse_options
+from torch_dataloader_utils.options import MixOptions, Options, Rotate, parse_options
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.typing import BucketsLike, EvenLike, WeightsLike, WorkerModeLike
+from torch_dataloader_utils.typing import BucketsLike, EvenLike, ShardingLike, WeightsLike, WorkerModeLike
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
@@ -58,9 +58,11 @@ def _rotation(datasets: Sequence[Any], given: Collection[str]) -> dict[str, Any]
     if shards is None:
         return {}
     _LOG.info(
-        "the datasets have total_shards=%d of their own: sharding='rotate' gives each rank one in an epoch", shards
+        "the datasets have total_shards=%d of their own: sharding=Rotate(%d) gives each rank one in an epoch",
+        shards,
+        shards,
     )
-    return {"sharding": "rotate", "total_shards": shards, **({"batches": "splits"} if len(datasets) > 1 else {})}
+    return {"sharding": Rotate(shards), **({"batches": "splits"} if len(datasets) > 1 else {})}
 
 
 def _named(datasets: Any) -> dict[str | int, Any]:
@@ -144,12 +146,7 @@ def combine(
     device_mesh: Any = None,
     dp_mesh_dims: Sequence[str] | None = None,
     accelerator: Any = None,
-    stick_to_shard: bool = False,
-    full_rotation: bool = False,
-    total_shards: int | None = None,
-    shard_batches: bool = False,
-    split_batches: bool = False,
-    sharding: str | Mapping[str, Any] | Callable[..., Any] = "interleave",
+    sharding: ShardingLike = "interleave",
     canonical_ranks: int | None = None,
     even: EvenLike = "none",
     steps_per_epoch: int | None = None,
@@ -197,7 +194,7 @@ def combine(
             paths, another combination, whose datasets share its weight by their weights, or a map-style dataset: any
             object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract
             for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
-            `sharding="rotate", total_shards=...` with `batches="splits"`.
+            `sharding=Rotate(n)` with `batches="splits"`.
         weights: rows of each dataset relative to the others; None: its row count; [(step, weights), ...]; Weights(...).
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
@@ -213,12 +210,7 @@ def combine(
         device_mesh: the DeviceMesh whose data-parallel places are the ranks.
         dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
         accelerator: the accelerate.Accelerator whose processes are the ranks.
-        stick_to_shard: with sharding="rotate": each rank keeps its shard in all epochs.
-        full_rotation: with sharding="rotate": every rank reads each of the `total_shards` in turn.
-        total_shards: with sharding="rotate": the number of shards; a rank reads one per epoch.
-        shard_batches: with sharding="strided": ranks take turns by batch, not by row.
-        split_batches: with sharding="strided": each batch is split among the ranks.
-        sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
+        sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
         even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
         steps_per_epoch: exactly this many batches on each rank in every epoch.

@@ -73,12 +73,7 @@ class IcebergDataset(TableDataset):
         device_mesh: Any = None,
         dp_mesh_dims: Sequence[str] | None = None,
         accelerator: Any = None,
-        stick_to_shard: bool = False,
-        full_rotation: bool = False,
-        total_shards: int | None = None,
-        shard_batches: bool = False,
-        split_batches: bool = False,
-        sharding: str | Mapping[str, Any] | Callable[..., Any] = "interleave",
+        sharding: ShardingLike = "interleave",
         canonical_ranks: int | None = None,
         even: EvenLike = "none",
         count_rows: bool = False,
@@ -165,12 +160,7 @@ class IcebergDataset(TableDataset):
             device_mesh: the DeviceMesh whose data-parallel places are the ranks.
             dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
             accelerator: the accelerate.Accelerator whose processes are the ranks.
-            stick_to_shard: with sharding="rotate": each rank keeps its shard in all epochs.
-            full_rotation: with sharding="rotate": every rank reads each of the `total_shards` in turn.
-            total_shards: with sharding="rotate": the number of shards; a rank reads one per epoch.
-            shard_batches: with sharding="strided": ranks take turns by batch, not by row.
-            split_batches: with sharding="strided": each batch is split among the ranks.
-            sharding: how ranks share rows: the name of a policy, a function, or a dict with its options.
+            sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
             even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
             count_rows: count rows in a scan if files do not record them.

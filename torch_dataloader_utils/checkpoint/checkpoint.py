@@ -8,15 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.checkpoint.form import (
-    OF_RANK,
-    VERSION,
-    check_form,
-    check_seal,
-    of_rank,
-    plain,
-    sealed,
-)
+from torch_dataloader_utils.checkpoint.form import OF_RANK, VERSION, check_form, check_seal, of_rank, plain, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import (
     COUNTS,

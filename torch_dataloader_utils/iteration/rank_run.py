@@ -20,13 +20,7 @@ from torch_dataloader_utils.batching.batches import (
 )
 from torch_dataloader_utils.batching.mixed import mixed_batches, single_turns
 from torch_dataloader_utils.batching.sent import on_current_stream, prefetched
-from torch_dataloader_utils.checkpoint.positions import (
-    BlockLog,
-    EpochPosition,
-    cursor_after,
-    exact_cursor,
-    rows_after,
-)
+from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor, rows_after
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.drivers import LapDriver, ReportedDriver
 from torch_dataloader_utils.iteration.execution import Execution

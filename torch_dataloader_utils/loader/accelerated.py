@@ -91,12 +91,12 @@ def placed(value: Any, device: torch.device) -> Any:
     return value
 
 
-def check_accelerator(accelerator: Any, split_batches: bool, device: str | None = None) -> str | None:
+def check_accelerator(accelerator: Any, unit: str, device: str | None = None) -> str | None:
     """A warning about an Accelerator's configuration, which only its wrappers apply; None if all is well.
 
     Args:
         accelerator: the Accelerator.
-        split_batches: the loader's option.
+        unit: what ranks take in turn, of the loader's sharding.
         device: the loader's option.
 
     Raises:
@@ -108,11 +108,11 @@ def check_accelerator(accelerator: Any, split_batches: bool, device: str | None 
             "pass device=accelerator.device.",
             remedies=[leave_out("device")],
         )
-    if getattr(accelerator, "split_batches", False) and not split_batches:
+    if getattr(accelerator, "split_batches", False) and unit != "split_batch":
         raise OptionError(
             "the accelerator has split_batches=True, so batch_size would be that of all ranks together, but here it is "
             "per rank: remove split_batches from DataLoaderConfiguration and pass batch_size / num_processes, or also "
-            "pass split_batches=True to create_dataloader."
+            "pass sharding=Strided('split_batch') to create_dataloader."
         )
     if getattr(accelerator, "dispatch_batches", None):
         return "dispatch_batches=True of the accelerator is ignored: each rank reads its own rows"

@@ -11,19 +11,8 @@ from torch.utils.data import DataLoader
 from torch_dataloader_utils.checkpoint.form import check_form, check_seal, plain
 from torch_dataloader_utils.checkpoint.state_dict import of_any_rank, steps_taken
 from torch_dataloader_utils.distributed.peers import job_peers
-from torch_dataloader_utils.loader.accelerated import (
-    check_accelerator,
-    loaded_by_accelerate,
-    preparing_accelerator,
-)
-from torch_dataloader_utils.loader.batch_types import (
-    Batch,
-    Collated,
-    Collated_co,
-    Format,
-    NumpyBatch,
-    OutputFormat_co,
-)
+from torch_dataloader_utils.loader.accelerated import check_accelerator, loaded_by_accelerate, preparing_accelerator
+from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, Format, NumpyBatch, OutputFormat_co
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.options import Options
@@ -191,7 +180,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         """Do what Accelerate's wrappers do."""
         options, job = self.dataset.options, job_peers()
         shard = options.shard
-        warning = check_accelerator(accelerator, shard.split_batches, options.worker.device)
+        warning = check_accelerator(accelerator, shard.unit, options.worker.device)
         if warning:
             _LOG.warning("%s", warning)
         if job is not None and len(job.members) > 1 and shard.num_ranks == 1:

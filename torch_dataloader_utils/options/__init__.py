@@ -19,10 +19,12 @@ from torch_dataloader_utils.options.keywords import repeats_rows as repeats_rows
 from torch_dataloader_utils.options.mix import MixOptions as MixOptions
 from torch_dataloader_utils.options.packing import PackOptions as PackOptions
 from torch_dataloader_utils.options.padding import PadOptions as PadOptions
-from torch_dataloader_utils.options.policies import POLICY_OPTIONS as POLICY_OPTIONS
-from torch_dataloader_utils.options.policies import PolicyOptions as PolicyOptions
-from torch_dataloader_utils.options.policies import check_names as check_names
-from torch_dataloader_utils.options.policies import split_sharding as split_sharding
+from torch_dataloader_utils.options.sharding import Rotate as Rotate
+from torch_dataloader_utils.options.sharding import ShardingOptions as ShardingOptions
+from torch_dataloader_utils.options.sharding import Strided as Strided
+from torch_dataloader_utils.options.sharding import check_names as check_names
+from torch_dataloader_utils.options.sharding import name_of as name_of
+from torch_dataloader_utils.options.sharding import split_sharding as split_sharding
 from torch_dataloader_utils.options.showing import progress_of as progress_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions as SubsetOptions

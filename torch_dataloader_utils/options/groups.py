@@ -15,8 +15,8 @@ from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.even import EVEN
 from torch_dataloader_utils.options.nulls import NullsLike, check_nulls, nulls_text
-from torch_dataloader_utils.options.policies import PolicyOptions
 from torch_dataloader_utils.options.ranks import RankOptions
+from torch_dataloader_utils.options.sharding import ShardingOptions, of_sharding
 from torch_dataloader_utils.options.strings import StringsLike, check_strings
 from torch_dataloader_utils.progress import check_bars
 from torch_dataloader_utils.values import (
@@ -44,10 +44,6 @@ from torch_dataloader_utils.values import (
 MOST_WORKERS = 4096
 LAST_BATCH = ("partial", "drop", "pad", "wrap")
 
-_policy = values(
-    "the name of a policy, {'policy': name, option: value}, or a function",
-    lambda value: isinstance(value, (str, Mapping)) or callable(value),
-)
 _split_strategy = values(
     "an object with split(files) or generate(files, num_workers, epoch, num_ranks, rank)",
     lambda value: not isinstance(value, (str, bytes)) and (hasattr(value, "split") or hasattr(value, "generate")),
@@ -132,11 +128,14 @@ class SplitOptions(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShardOptions(PolicyOptions, RankOptions):
+class ShardOptions(ShardingOptions, RankOptions):
     """Which rows this rank gets."""
 
-    sharding: str | Mapping[str, Any] | Callable[..., Any] = option(
-        "interleave", _policy, doc="how ranks share rows: the name of a policy, a function, or a dict with its options"
+    sharding: Any = option(
+        "interleave",
+        of_sharding,
+        given="ShardingLike",
+        doc="how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind",
     )
     canonical_ranks: int | None = option(
         None, maybe(whole(1)), doc="keeps global batches the same for every number of ranks that divides this one"
@@ -155,7 +154,6 @@ class ShardOptions(PolicyOptions, RankOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_policy(self.sharding)
         if self.steps_per_epoch is not None and self.even != "none":
             raise OptionError(
                 f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "

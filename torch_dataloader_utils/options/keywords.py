@@ -21,7 +21,6 @@ from torch_dataloader_utils.options.groups import (
 from torch_dataloader_utils.options.mix import MixOptions, of_weights
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.padding import PadOptions
-from torch_dataloader_utils.options.policies import flat_keywords
 from torch_dataloader_utils.options.retired import check_retired
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.subset import SubsetOptions
@@ -226,7 +225,7 @@ def _held(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options(given: Mapping[str, Any]) -> Options:
-    keywords = flat_keywords(_held(given))
+    keywords = _held(given)
     options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()})
     check_together(options)
     split = options.split

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import UnknownOptionError
 from torch_dataloader_utils.options.nulls import Fill
+from torch_dataloader_utils.options.sharding import Rotate
 from torch_dataloader_utils.options.strings import Codes
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable
@@ -37,7 +38,7 @@ class Retired:
     def text(self, given: Given) -> str:
         """What a call with these is now."""
         own = given.get(self.keyword)
-        if isinstance(own, Value):
+        if isinstance(own, Value) and own.fields.keys() >= set(self.fields.values()):
             return f"{self.keyword}={own.replace(**renamed(given, self.fields))!r}"
         return self.now(self.fields, given)
 
@@ -131,6 +132,34 @@ def _subset(names: Mapping[str, str], given: Given) -> str:
     return f"subset=Subsets({', '.join(texts)})[{given.get('subset', next(iter(of)))!r}]{beside}"
 
 
+_UNITS = {"shard_batches": "batch", "split_batches": "split_batch"}
+
+
+def _policy(given: Any) -> bool:
+    """Whether it is a `sharding` that named its policy so."""
+    return isinstance(given, Mapping) and "policy" in given
+
+
+def _sharding(names: Mapping[str, str], given: Given) -> str:
+    own = given.get("sharding")
+    inner = dict(given["sharding"]) if _policy(own) else {}
+    policy = inner.pop("policy", own)
+    fields = {**inner, **{name: item for name, item in given.items() if name != "sharding"}}
+    in_turn, rotates = fields.keys() & _UNITS.keys(), fields.keys() & Rotate.fields.keys()
+    if rotates or (policy == "rotate" and not in_turn):
+        rotate = {name: fields[name] for name in Rotate.fields if fields.get(name) not in (None, False)}
+        texts = [shown(item) if name == "total_shards" else f"{name}={shown(item)}" for name, item in rotate.items()]
+        return f"sharding=Rotate({', '.join(texts)})" if texts else "sharding='rotate'"
+    if in_turn or policy == "strided":
+        unit = next((word for name, word in _UNITS.items() if fields.get(name)), None)
+        return f"sharding=Strided({unit!r})" if unit else "sharding='strided'"
+    if isinstance(policy, str):
+        return f"sharding={shown({'kind': policy, **inner} if inner else policy)}"
+    name = getattr(policy, "__name__", type(policy).__name__)
+    made = ", ".join(f"{field}={shown(item)}" for field, item in inner.items())
+    return f"sharding={name}({made})" if isinstance(policy, type) else f"sharding={name}"
+
+
 RETIRED = (
     Retired("strings", {"vocabulary": "values"}, _codes),
     Retired("nulls", {"fill_values": "value"}, _nulls, _filled),
@@ -149,6 +178,8 @@ RETIRED = (
         _transform,
     ),
     Retired("weights", {"temperature": "temperature", "weights_unit": "at", "max_repeats": "max_repeats"}, _weights),
+    Retired("sharding", {name: name for name in Rotate.fields}, _sharding, _policy),
+    Retired("sharding", _UNITS, _sharding),
     Retired("even", {"sync_every": "every"}, _sync),
     Retired("worker_mode", {"persistent_workers": "persistent", "multiprocessing_context": "context"}, _processes),
 )

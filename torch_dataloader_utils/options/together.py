@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Mapping
 from dataclasses import fields
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.errors import CountsRequiredError, Example, OptionError, Remedy, leave_out, use
 from torch_dataloader_utils.options.groups import check_last_batch
+from torch_dataloader_utils.options.sharding import Strided
 from torch_dataloader_utils.printing import shown
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def check_following(options: Options) -> None:
         (f"even={shard.even!r}", shard.even in ("drop", "sync"), level),
         (f"last_batch={last_batch!r}", last_batch == "drop", "Use last_batch='partial' or 'pad'"),
         ("pack_method='wrap'", cut, "Add even='pad' or last_batch='pad', which deliver the last tokens of a pass"),
-        (f"total_shards={shard.total_shards}", shard.total_shards is not None, "Leave it out"),
+        (f"sharding={shard.sharding!r}", shard.total_shards is not None, "Leave it out"),
     ):
         if given:
             raise OptionError(
@@ -131,9 +131,8 @@ def check_packing(options: Options) -> None:
 def _check_wrapping(options: Options) -> None:
     """Check that no option contradicts documents that follow one another, of which only tokens are counted."""
     shard, limit = options.shard, options.subset.limit
-    policy = shard.sharding.get("policy") if isinstance(shard.sharding, Mapping) else shard.sharding
-    single = policy == "strided" and not (shard.shard_batches or shard.split_batches)
-    blocks, part = use(shard_batches=True), use(without=["limit"], fraction=_PART, count_rows=True)
+    single = shard.sharding == Strided()
+    blocks, part = use(sharding=Strided("batch")), use(without=["limit"], fraction=_PART, count_rows=True)
     for text, given, why, remedy in (
         ("sharding='strided'", single, "ranks would take single tokens in turn", blocks),
         (
@@ -181,10 +180,10 @@ def check_buckets(options: Options) -> None:
             f"output_format={batch.output_format!r} with {text}: only tensors and arrays are padded.",
             remedies=[leave_out("output_format"), use(output_format="numpy")],
         )
-    if options.shard.split_batches:
+    if options.shard.unit == "split_batch":
         raise OptionError(
-            f"split_batches=True with {text}: batch_tokens is the budget of a batch of one rank.",
-            remedies=[leave_out("split_batches")],
+            f"sharding={options.shard.sharding!r} with {text}: batch_tokens is the budget of a batch of one rank.",
+            remedies=[use(sharding=Strided("batch")), leave_out("sharding")],
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
 from torch_dataloader_utils.options.even import even_of
 from torch_dataloader_utils.options.mix import weights_of
+from torch_dataloader_utils.options.sharding import sharding_of
 from torch_dataloader_utils.options.transform import transform_of
 from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
@@ -106,9 +107,8 @@ _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 _PINS = frozenset(("version", "as_of", "snapshot_id", "end_snapshot_id"))
 # The options that the page can change.
 _CHANGED = (
-    *("num_workers", "batch_size", "sharding", "total_shards", "full_rotation", "stick_to_shard", "shard_batches"),
-    *("split_batches", "even", "last_batch", "steps_per_epoch", "shuffle", "shuffle_bytes", "shuffle_buffer_size"),
-    "shuffle_open_splits",
+    *("num_workers", "batch_size", "sharding", "even", "last_batch", "steps_per_epoch", "shuffle", "shuffle_bytes"),
+    *("shuffle_buffer_size", "shuffle_open_splits"),
 )
 
 
@@ -179,6 +179,7 @@ def _given(options: Options) -> dict[str, Values]:
     groups = filter(is_dataclass, (getattr(options, group.name) for group in fields(options)))
     as_given = {
         "even": even_of(options.shard),
+        "sharding": sharding_of(options.shard.sharding),
         "transform": transform_of(options.read),
         "weights": weights_of(options.mix),
         "worker_mode": worker_mode_of(options.worker),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,8 @@ import numpy as np
 
 from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
 from torch_dataloader_utils.model import FileKey, Piece, Rows, split_of, split_pieces
-from torch_dataloader_utils.options import Options, PolicyOptions, repeats_rows
+from torch_dataloader_utils.options import Options, Rotate, Strided, name_of, repeats_rows
+from torch_dataloader_utils.options.sharding import WORDS
 from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.planner_scripts import split_segments
 from torch_dataloader_utils.planner import Planner, plan_options
@@ -27,7 +28,6 @@ from torch_dataloader_utils.sources.source import Source, splits_of
 
 # Plans that Python computes for the plan page: those whose rule no browser can run.
 
-_KNOWN = ("interleave", "contiguous", "rotate", "strided", "auto")
 _SAFE_INTEGER = 2**53  # JavaScript's numbers are exact below it
 _EPOCHS = 4  # shown if a plan is fixed: enough to see whether ranks change places
 _PIECES = 200_000  # no further epoch once so many are on the page: they take some 20 bytes each
@@ -41,7 +41,7 @@ def why_fixed(source: Source, options: Options) -> str | None:
         return "it repeats or leaves out rows of the dataset"
     if len(source.parts) > 1:
         return f"it {'merges the splits' if options.mix.batches == 'splits' else 'mixes the rows'} of several datasets"
-    if options.shard.sharding not in _KNOWN:
+    if options.shard.sharding not in WORDS and not isinstance(options.shard.sharding, (Rotate, Strided)):
         return "the sharding policy is a function of your own"
     if options.shard.canonical_ranks is not None:
         return "canonical_ranks shards for virtual ranks"
@@ -201,12 +201,14 @@ def plan_values(options: Options, num_ranks: int) -> Values:
     """The options that a plan depends on, as plain values, by keyword; a policy that is a function by its name."""
     shard, shuffle = options.shard, options.shuffle
     sharding = shard.sharding
+    plain = isinstance(sharding, (str, Rotate, Strided))
     return {
         "num_ranks": num_ranks,
         "num_workers": options.worker.num_workers,
         "batch_size": options.batch.batch_size * options.pack.token_length,
-        "sharding": (sharding if isinstance(sharding, str) else None) if options.mixing is None else "contiguous",
-        **{item.name: getattr(shard, item.name) for item in fields(PolicyOptions)},
+        "sharding": "contiguous" if options.mixing is not None else name_of(sharding) if plain else None,
+        **{name: getattr(shard.rotation, name) for name in Rotate.fields},
+        "unit": shard.unit,
         "canonical_ranks": shard.canonical_ranks,
         "even": shard.even,
         "last_batch": options.batch.last_batch,

@@ -1,12 +1,12 @@
-// The options of a plan, and the errors that Python raises for the same ones. Mirrors options/policies.py, groups.py
+// The options of a plan, and the errors that Python raises for the same ones. Mirrors options/sharding.py, groups.py
 // and shuffle.py, plan_options of planner.py, and planning/options.py and requirements.py.
 "use strict";
 
 const PlannerOptions = (() => {
   const DEFAULTS = {
     num_ranks: 1, num_workers: null, epoch: 0, batch_size: 1024, sharding: "interleave", even: "none", shuffle: false,
-    last_batch: "partial", stick_to_shard: false, full_rotation: false, total_shards: null, shard_batches: false,
-    split_batches: false, steps_per_epoch: null, shuffle_bytes: 128 * 2 ** 20, shuffle_buffer_size: null,
+    last_batch: "partial", stick_to_shard: false, full_rotation: false, total_shards: null, unit: "row",
+    steps_per_epoch: null, shuffle_bytes: 128 * 2 ** 20, shuffle_buffer_size: null,
     shuffle_open_splits: null, assignment: "lpt", canonical_ranks: null,
   };
   const CHOICES = {
@@ -15,10 +15,6 @@ const PlannerOptions = (() => {
     shuffle: [false, true, "splits", "all"],
     last_batch: ["partial", "drop", "pad", "wrap"],
     assignment: ["lpt", "turn"],
-  };
-  const OF_POLICY = {
-    stick_to_shard: "rotate", full_rotation: "rotate", total_shards: "rotate", shard_batches: "strided",
-    split_batches: "strided",
   };
   const AT_LEAST_ONE = [
     "num_ranks", "batch_size", "total_shards", "steps_per_epoch", "shuffle_bytes", "shuffle_buffer_size",
@@ -69,7 +65,7 @@ const PlannerOptions = (() => {
     const { num_ranks, sharding, even, last_batch } = options;
     const { rows } = options.shuffle ? splits.shuffled : splits.unshuffled;
     const batchRows = Math.max(1, PlannerSharing.batchRowsOf(options));
-    const block = options.shard_batches || options.split_batches ? batchRows : 1;
+    const block = options.unit === "row" ? 1 : batchRows;
     const total = rows.reduce((sum, count) => sum + count, 0);
     const parts = (count) => (sharding === "strided" ? Math.min(num_ranks, Math.ceil(count / block) + 1) : 1);
     const repeats = [even, last_batch].some((word) => word === "pad" || word === "wrap");
@@ -81,36 +77,19 @@ const PlannerOptions = (() => {
     return `${num_ranks} ranks read more than ${MOST_PIECES} parts of ${rows.length} splits, too many for a page: use ${remedy}`;
   }
 
-  // PolicyOptions.check_policy: an option of another policy
-  function problemOfOwner({ sharding, ...options }) {
-    const name = Object.keys(OF_POLICY).find((it) => options[it] !== DEFAULTS[it] && sharding !== OF_POLICY[it]);
-    if (!name) return null;
-    return (
-      `${name}=${shown(options[name])} with sharding=${shown(sharding)}: the option belongs to ` +
-      `sharding=${shown(OF_POLICY[name])}. Use sharding=${shown(OF_POLICY[name])}, or leave out ${name}.`
-    );
-  }
-
-  // PolicyOptions.check_policy: options that exclude each other; and PlanOptions.check_ranks
-  function problemOfPolicy({ num_ranks, batch_size, total_shards, ...options }) {
-    const text = [
-      [options.full_rotation && total_shards === null,
-        "full_rotation=True without total_shards, the number of shards that rotate. Use total_shards=n, or leave out " +
-          "full_rotation."],
-      [total_shards !== null && options.stick_to_shard,
-        "total_shards and stick_to_shard=True exclude each other: one rotates, the other stays. Leave out " +
-          "total_shards, or leave out stick_to_shard."],
-      [options.shard_batches && options.split_batches,
-        "shard_batches=True and split_batches=True exclude each other. Leave out shard_batches, or leave out " +
-          "split_batches."],
-      [total_shards !== null && total_shards % num_ranks,
+  // PlanOptions.check_ranks
+  function problemOfRanks({ num_ranks, batch_size, total_shards, unit }) {
+    if (total_shards !== null && total_shards % num_ranks)
+      return (
         `total_shards=${total_shards} with num_ranks=${num_ranks}: total_shards must be a multiple of num_ranks, so ` +
-          "that each rank gets one shard per epoch."],
-      [options.split_batches && batch_size % num_ranks,
-        `split_batches=True with batch_size=${batch_size} and num_ranks=${num_ranks}: batch_size must be a multiple ` +
-          "of num_ranks."],
-    ].find(([wrong]) => wrong);
-    return text ? text[1] : null;
+        "that each rank gets one shard per epoch."
+      );
+    if (unit === "split_batch" && batch_size % num_ranks)
+      return (
+        `sharding=Strided('split_batch') with batch_size=${batch_size} and num_ranks=${num_ranks}: batch_size must ` +
+        "be a multiple of num_ranks."
+      );
+    return null;
   }
 
   // ShuffleOptions
@@ -166,11 +145,11 @@ const PlannerOptions = (() => {
   }
 
   // check_buckets, and check_together about what is known only after reading, even with count_rows
-  function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, split_batches }) {
-    if (tokens && split_batches)
+  function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, unit }) {
+    if (tokens && unit === "split_batch")
       return (
-        `split_batches=True with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one rank. Leave out ` +
-        "split_batches."
+        `sharding=Strided('split_batch') with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one ` +
+        "rank. Use sharding=Strided('batch'), or leave out sharding."
       );
     const counted = even === "drop" || even === "pad" ? `even=${shown(even)}` : last === "wrap" ? "last_batch='wrap'" : "";
     if (uncounted && counted)
@@ -218,7 +197,7 @@ const PlannerOptions = (() => {
     const rows = fewestRows(total, total_shards === null ? 1 : total_shards / num_ranks);
     const batch = PlannerSharing.batchRowsOf(options);
     const share = Math.floor(rows / num_ranks);
-    const smaller = share ? `, or batch_size=${options.split_batches ? share * num_ranks : share}` : "";
+    const smaller = share ? `, or batch_size=${options.unit === "split_batch" ? share * num_ranks : share}` : "";
     if (!rows)
       return (
         `even=${shown(even)}: an epoch has no row to deliver (N=${total} rows, R=${num_ranks} ranks); check path ` +
@@ -241,7 +220,7 @@ const PlannerOptions = (() => {
   // What Python would raise, or why nothing can be planned here; null if all is well.
   function problem(data, table, options, exact) {
     const uncounted = (given) => (data.unknown ? problemOfUncounted(data.unknown, given) : null);
-    const checks = [problemOfNumbers, problemOfOwner, problemOfPolicy, problemOfShuffle, uncounted, problemOfSteps];
+    const checks = [problemOfNumbers, problemOfRanks, problemOfShuffle, uncounted, problemOfSteps];
     const found = checks.map((check) => check(options)).find((text) => text !== null);
     if (found) return found;
     if (data.files.length && data.files.every(([, rows]) => rows === 0))

@@ -21,9 +21,21 @@ const Call = (() => {
 
   const yaml = (value) => (typeof value === "string" && /^[a-z]+$/.test(value) ? value : JSON.stringify(value));
 
-  function texts(name, value) {
-    const shown = sized(name, value);
-    return { python: python(shown), yaml: yaml(shown) };
+  // Options that are fields of the value of another: its class and their names, the first of which Python leaves out.
+  const FIELDS = {
+    sharding: { rotate: ["Rotate", "total_shards", "stick_to_shard", "full_rotation"], strided: ["Strided", "unit"] },
+  };
+  const DEFAULTS = [null, false, "row"];
+
+  function texts(name, values) {
+    const [kind, ...names] = FIELDS[name]?.[values[name]] ?? [];
+    const given = names.filter((field) => !DEFAULTS.includes(values[field]));
+    const text = (write) => (field) => write(sized(field, values[field]));
+    if (!given.length) return { python: text(python)(name), yaml: text(yaml)(name) };
+    const fields = given.map((field) => (field === names[0] ? "" : `${field}=`) + text(python)(field));
+    const entries = given.map((field) => `${field}: ${text(yaml)(field)}`);
+    const imports = [kind];
+    return { python: `${kind}(${fields.join(", ")})`, yaml: `{kind: ${kind.toLowerCase()}, ${entries.join(", ")}}`, imports };
   }
 
   // The options of the call: those given that the page does not change, and those whose shown value is no default.
@@ -31,10 +43,11 @@ const Call = (() => {
     const given = { ...data.call.options };
     for (const [name, value] of data.fixed ? [] : Object.entries(values)) {
       if (!(name in defaults)) continue;
-      if (data.call.options[name] && value === data.options[name]) continue; // as it was given
+      const shown = texts(name, values);
+      if (data.call.options[name] && shown.python === texts(name, data.options).python) continue; // as it was given
       delete given[name];
-      const same = value === defaults[name] || (name === "num_workers" && (value ?? 1) < 2 && !data.call.options[name]);
-      if (!same) given[name] = texts(name, value);
+      const same = (value === defaults[name] && !shown.imports) || (name === "num_workers" && (value ?? 1) < 2 && !data.call.options[name]);
+      if (!same) given[name] = shown;
     }
     return Object.entries(given).map(([name, entry]) => ({ name, ...entry }));
   }

@@ -14,6 +14,9 @@ const Controls = (() => {
     strided: "Ranks take rows in turn.",
     auto: "Interleave if there are enough splits, otherwise contiguous.",
   };
+  const UNIT = {
+    row: "Single rows.", batch: "Runs of one batch.", split_batch: "A part each of a batch that all ranks share.",
+  };
   const EVEN = {
     none: "Every row once; ranks may have different steps.",
     drop: "Equal, full steps; less than one global batch is left out.",
@@ -41,8 +44,7 @@ const Controls = (() => {
     { key: "total_shards", label: "Total shards", kind: "optional", when: isRotate, help: () => "One per rank and epoch; a multiple of the ranks." },
     { key: "full_rotation", label: "Full rotation", kind: "tick", when: (v) => isRotate(v) && v.total_shards !== null, help: () => "Every rank meets every shard." },
     { key: "stick_to_shard", label: "Stick to the shard", kind: "tick", when: (v) => isRotate(v) && v.total_shards === null, help: () => "No rotation." },
-    { key: "shard_batches", label: "Take turns by batch", kind: "tick", when: isStrided, help: () => "shard_batches" },
-    { key: "split_batches", label: "Split each batch among the ranks", kind: "tick", when: isStrided, help: () => "split_batches" },
+    { key: "unit", label: "In turn", kind: "list", when: isStrided, help: (v) => UNIT[v.unit] },
     { key: "even", label: "Even", kind: "ticks", when: (v) => v.steps_per_epoch === null, help: (v) => EVEN[v.even] },
     { key: "last_batch", label: "Last batch", kind: "list", when: (v) => v.even === "none" && v.steps_per_epoch === null, help: (v) => LAST[v.last_batch] },
     { key: "shuffle", label: "Shuffle", kind: "ticks", help: (v) => SHUFFLE[v.shuffle] },

@@ -2,9 +2,10 @@
 // The options that the page shows, and their place in the URL's fragment.
 const State = (() => {
   const ROTATE = { stick_to_shard: false, full_rotation: false, total_shards: null };
-  const STRIDED = { shard_batches: false, split_batches: false };
+  const STRIDED = { unit: "row" };
   const WORDS = {
     sharding: ["interleave", "contiguous", "rotate", "strided", "auto"],
+    unit: ["row", "batch", "split_batch"],
     even: ["none", "drop", "pad", "sync"],
     last_batch: ["partial", "drop", "pad", "wrap"],
     shuffle: [false, "splits", true, "all"],
@@ -15,7 +16,7 @@ const State = (() => {
     shuffle_bytes: 1, shuffle_buffer_size: 1, shuffle_open_splits: 1,
   };
   const MOST = { num_ranks: 4096, num_workers: 256, epoch: 1e6, batch_size: 1e7, total_shards: 1e5 };
-  const FLAGS = ["stick_to_shard", "full_rotation", "shard_batches", "split_batches"];
+  const FLAGS = ["stick_to_shard", "full_rotation"];
   const OPTIONAL = ["num_workers", "total_shards", "steps_per_epoch", "shuffle_buffer_size", "shuffle_open_splits"];
 
   // Options that exclude each other: the one that depends on the other yields, as the errors of Python advise.
@@ -25,7 +26,6 @@ const State = (() => {
     if (fixed.sharding !== "strided") Object.assign(fixed, STRIDED);
     if (fixed.total_shards === null) fixed.full_rotation = false;
     else fixed.stick_to_shard = false;
-    if (fixed.shard_batches) fixed.split_batches = false;
     if (fixed.even !== "none" && fixed.last_batch !== fixed.even) fixed.last_batch = "partial";
     if (fixed.steps_per_epoch !== null) Object.assign(fixed, { even: "none", last_batch: "partial" });
     if (fixed.shuffle === "splits") Object.assign(fixed, { shuffle_buffer_size: null, shuffle_open_splits: null });
@@ -36,8 +36,7 @@ const State = (() => {
 
   // The choices after one more; an option that would be ignored beside the new one is switched off.
   function chosen(choices, key, value) {
-    const other = { shard_batches: "split_batches", split_batches: "shard_batches" }[key];
-    return { ...choices, ...(other && value ? { [other]: false } : {}), [key]: value };
+    return { ...choices, [key]: value };
   }
 
   function bounded(key, number) {

@@ -29,7 +29,7 @@ const Words = (() => {
     return shown.join(", ") + (runs.length > most ? ", …" : "");
   }
 
-  const batchRows = (values) => (values.split_batches ? values.batch_size / values.num_ranks : values.batch_size);
+  const batchRows = (values) => (values.unit === "split_batch" ? values.batch_size / values.num_ranks : values.batch_size);
 
   // The rows that all ranks deliver, without repeats; null if known only after reading.
   function delivered(plan, values) {

@@ -26,8 +26,7 @@ const PlannerSharing = (() => {
   }
 
   function strided(order, { rank, numRanks, options }) {
-    const inBatches = options.shard_batches || options.split_batches;
-    return deal(order, rank, numRanks, inBatches ? batchRowsOf(options) : 1);
+    return deal(order, rank, numRanks, options.unit === "row" ? 1 : batchRowsOf(options));
   }
 
   // shard_number
@@ -62,8 +61,8 @@ const PlannerSharing = (() => {
   const nameOf = (policy) => Object.keys(POLICIES).find((name) => POLICIES[name] === policy) ?? "rotate";
 
   // PlanOptions.batch_rows: rows per batch of one rank.
-  function batchRowsOf({ batch_size, num_ranks, split_batches }) {
-    return split_batches ? Math.floor(batch_size / num_ranks) : batch_size;
+  function batchRowsOf({ batch_size, num_ranks, unit }) {
+    return unit === "split_batch" ? Math.floor(batch_size / num_ranks) : batch_size;
   }
 
   // --- Equal steps (even.py) ----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def virtual_options(options: PlanOptions, num_ranks: int, *, exact: bool) -> Pla
     buffer, window_bytes, virtual = options.buffer_rows, options.window_bytes, options.canonical_ranks or num_ranks
     return replace(
         options,
-        batch_size=rows * virtual if options.split_batches else rows,
+        batch_size=rows * virtual if options.unit == "split_batch" else rows,
         num_shards=1,
         buffer_rows=None if buffer is None else -(-buffer // rows) * rows,
         window_bytes=None if window_bytes is None else max(window_bytes // virtual, 1),

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
-from torch_dataloader_utils.options import EVEN, LAST_BATCH, PolicyOptions, check_last_batch
-
-if TYPE_CHECKING:
-    from torch_dataloader_utils.planning.sharding import Policy
-
+from torch_dataloader_utils.options import EVEN, LAST_BATCH, ShardingOptions, check_last_batch
 
 _AT_LEAST_ONE = (
     "batch_size",
@@ -27,8 +23,8 @@ _AT_LEAST_ONE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(PolicyOptions):
-    """The options that shape a plan, including those of the policies.
+class PlanOptions(ShardingOptions):
+    """The options that shape a plan.
 
     Attributes:
         batch_size: rows per batch (B).
@@ -36,7 +32,7 @@ class PlanOptions(PolicyOptions):
         seed: the seed of all orders.
         num_shards: the number of I/O workers of a rank (W), at least 1.
         assignment: how splits are assigned to workers: `"lpt"` (largest first, to the least loaded) or `"turn"`.
-        sharding: a policy's name, the policy itself, or a dict of either with the policy's own options.
+        sharding: a policy's name, a value, the policy itself, or a dict of its name or class with its own options.
         even: how ranks get equal steps; `"sync"` does not change the plan.
         last_batch: what happens to a rank's short last batch.
         buffer_rows: rows per row-shuffle window; if this and `window_bytes` are None, rows are not shuffled.
@@ -61,7 +57,6 @@ class PlanOptions(PolicyOptions):
     seed: int = 42
     num_shards: int = 1
     assignment: str = "lpt"
-    sharding: str | Mapping[str, Any] | Policy | Callable[..., Any] = "interleave"
     even: str = "none"
     last_batch: str = "partial"
     buffer_rows: int | None = None
@@ -78,7 +73,6 @@ class PlanOptions(PolicyOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_policy(self.sharding)
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value not in (None, "all") and value < 1:
@@ -95,7 +89,7 @@ class PlanOptions(PolicyOptions):
 
     def batch_rows(self, num_ranks: int) -> int:
         """Rows per batch of one rank."""
-        return self.batch_size // num_ranks if self.split_batches else self.batch_size
+        return self.batch_size // num_ranks if self.unit == "split_batch" else self.batch_size
 
     def check_ranks(self, num_ranks: int) -> None:
         """Check the options that must fit the number of ranks.
@@ -112,10 +106,10 @@ class PlanOptions(PolicyOptions):
                 "num_ranks, so that each rank gets one shard per epoch."
             )
         batch_size = self.batch_size // self.sequence_length
-        if self.split_batches and batch_size % num_ranks:
+        if self.unit == "split_batch" and batch_size % num_ranks:
             raise ShardingError(
-                f"split_batches=True with batch_size={batch_size} and num_ranks={num_ranks}: batch_size must be "
-                "a multiple of num_ranks."
+                f"sharding={self.sharding!r} with batch_size={batch_size} and num_ranks={num_ranks}: batch_size must "
+                "be a multiple of num_ranks."
             )
 
 

@@ -95,9 +95,9 @@ def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
 
 def _policy_named(saved: Any, current: Any) -> Any:
     """The policy named in a state; a function is taken from the current options."""
-    function = current["policy"] if isinstance(current, Mapping) else current
+    function = current["kind"] if isinstance(current, Mapping) else current
     if isinstance(saved, Mapping):
-        return {**saved, "policy": _policy_named(saved["policy"], function)}
+        return {**saved, "kind": _policy_named(saved["kind"], function)}
     if not saved.startswith(FUNCTION):
         return saved
     if policy_name(function) != saved:

@@ -19,6 +19,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, split_of, split_pieces
+from torch_dataloader_utils.options import Rotate, name_of
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.mix_epochs import (
     MixedEpoch,
@@ -110,7 +111,7 @@ def _smaller(options: PlanOptions, rows: int, num_ranks: int) -> list[Remedy]:
     size = rows // num_ranks
     if not size or options.sequence_length > 1:
         return []
-    return [use(batch_size=size * num_ranks if options.split_batches else size)]
+    return [use(batch_size=size * num_ranks if options.unit == "split_batch" else size)]
 
 
 # Read amplification: how much is decoded more than once because several ranks share a segment.
@@ -288,8 +289,7 @@ class Plan:
     @cached_property
     def sharding(self) -> str:
         """The name of the policy in use: what `"auto"` chose, or a function's own name."""
-        chosen = self._chosen["policy"] if isinstance(self._chosen, Mapping) else self._chosen
-        return chosen if isinstance(chosen, str) else getattr(chosen, "__name__", type(chosen).__name__)
+        return name_of(self._chosen)
 
     @cached_property
     def layouts(self) -> Mapping[FileKey, FileLayout]:
@@ -400,8 +400,8 @@ def _datasets(
 ) -> tuple[DatasetShare, ...]:
     """Each dataset with what shares it among ranks."""
     if rest is None:
-        return dataset_shares(table, parts, find_policy(sharding, options), options)
+        return dataset_shares(table, parts, find_policy(sharding), options)
     # The rest is sharded without rotation, and not shuffled again.
-    chosen = "contiguous" if sharding == "rotate" else sharding
-    options = replace(options, stick_to_shard=False, full_rotation=False, total_shards=None, sharding=chosen)
-    return (share_of_rest(rest.order, find_policy(chosen, options), options),)
+    chosen = "contiguous" if isinstance(sharding, Rotate) else sharding
+    options = replace(options, sharding=chosen)
+    return (share_of_rest(rest.order, find_policy(chosen), options),)

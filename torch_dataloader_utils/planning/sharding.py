@@ -17,7 +17,7 @@ For a policy with options, write a dataclass whose instances are called like tha
         def __call__(self, order: Order, shape: PlanShape) -> Order:
             return order.part((shape.rank + self.by) % shape.num_ranks, shape.num_ranks)
 
-    register_policy("shifted", Shifted)             # sharding={"policy": "shifted", "by": 2}, or sharding=Shifted(by=2)
+    register_policy("shifted", Shifted)             # sharding={"kind": "shifted", "by": 2}, or sharding=Shifted(by=2)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.options import check_names, split_sharding
+from torch_dataloader_utils.options import Rotate, Strided, check_names, name_of, split_sharding
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
 from torch_dataloader_utils.seeding import derive_key
@@ -56,7 +56,7 @@ class Policy:
     disjoint: bool = False
 
 
-Sharding: TypeAlias = str | Mapping[str, Any] | Policy | Callable[..., Any]
+Sharding: TypeAlias = str | Rotate | Strided | Mapping[str, Any] | Policy | Callable[..., Any]
 
 
 def interleave(order: Order, shape: PlanShape) -> Order:
@@ -71,7 +71,7 @@ def contiguous(order: Order, shape: PlanShape) -> Order:
 
 def rotate(order: Order, shape: PlanShape) -> Order:
     """`contiguous`, shifted by one shard in each epoch (DALI's default) unless `stick_to_shard`."""
-    moved = 0 if shape.options.stick_to_shard else shape.epoch
+    moved = 0 if shape.options.rotation.stick_to_shard else shape.epoch
     number = (shape.rank + moved) % shape.num_ranks
     return inner_order(order.part(number, shape.num_ranks), shape, number)
 
@@ -85,7 +85,7 @@ def rotate_shards(order: Order, shape: PlanShape) -> Order:
 def strided(order: Order, shape: PlanShape) -> Order:
     """Every R-th row, or block of rows of one batch: `(row // block) % R == r`."""
     options = shape.options
-    block = options.batch_rows(shape.num_ranks) if options.shard_batches or options.split_batches else 1
+    block = 1 if options.unit == "row" else options.batch_rows(shape.num_ranks)
     return order.deal(shape.rank, shape.num_ranks, block)
 
 
@@ -97,7 +97,7 @@ def shard_number(shape: PlanShape) -> int:
     """
     ranks, rank = shape.num_ranks, shape.rank
     total = shape.options.total_shards or ranks
-    if shape.options.full_rotation:
+    if shape.options.rotation.full_rotation:
         rank = (rank + shape.epoch // (total // ranks)) % ranks
     return (shape.epoch * ranks + rank) % total
 
@@ -125,24 +125,25 @@ def register_policy(name: str, policy: Policy | Share | type[Any]) -> None:
     Args:
         name: its name in `sharding=`.
         policy: a function `(order, shape) -> order`; or a dataclass whose instances are such functions. Users set its
-            fields with `sharding={"policy": name, option: value}`.
+            fields with `sharding={"kind": name, option: value}`.
 
     Raises:
         OptionError: the name is taken.
     """
-    if name in _POLICIES or name == "auto":
+    if _registered(name) in _POLICIES or name.lower() == "auto":
         raise OptionError(f"register_policy({name!r}): the name is taken; use another one.")
     _POLICIES[name] = _policy(policy)
 
 
-def find_policy(sharding: Sharding, options: PlanOptions) -> Policy:
-    """The policy for `sharding` (other than `"auto"`) with these options.
+def find_policy(sharding: Sharding) -> Policy:
+    """The policy for `sharding` (other than `"auto"`).
 
     Raises:
         OptionError: no policy has this name, or it has no such option.
     """
-    if sharding == "rotate" and options.total_shards is not None:
-        return _ROTATE_SHARDS
+    if isinstance(sharding, (Rotate, Strided)):
+        numbered = isinstance(sharding, Rotate) and sharding.total_shards is not None
+        return _ROTATE_SHARDS if numbered else _POLICIES[name_of(sharding)]
     plain = with_options(sharding)
     if not isinstance(plain, Mapping):
         return _policy(plain)
@@ -158,7 +159,7 @@ def with_options(sharding: Sharding) -> Sharding:
     Raises:
         OptionError: no policy has this name, it has no such option, or a value is not plain.
     """
-    if sharding == "auto":
+    if sharding == "auto" or isinstance(sharding, (Rotate, Strided)):
         return sharding
     policy, given = _given(sharding)
     share, label = _policy(policy).share, getattr(policy, "__name__", policy)
@@ -174,13 +175,15 @@ def with_options(sharding: Sharding) -> Sharding:
             f"sharding={label!r} with the options {given!r}: {error}. Pass each option that has no default, as a plain "
             "value."
         ) from error
-    return {"policy": policy, **values}
+    return {"kind": policy, **values}
 
 
 def policy_name(sharding: Any) -> Any:
     """The policy's name in states and digests: a string, or a dict of the name and the policy's options."""
+    if isinstance(sharding, (Rotate, Strided)):
+        return sharding.to_dict()
     if isinstance(sharding, Mapping):
-        return {**sharding, "policy": policy_name(sharding["policy"])}
+        return {**sharding, "kind": policy_name(sharding["kind"])}
     if isinstance(sharding, str):
         return sharding
     name = getattr(sharding, "__qualname__", type(sharding).__name__)
@@ -200,10 +203,18 @@ def _policy(sharding: Any) -> Policy:
 def _given(sharding: Sharding) -> tuple[Sharding, dict[str, Any]]:
     """The policy and the options given for it."""
     if isinstance(sharding, Mapping):
-        return split_sharding(sharding)
+        kind, given = split_sharding(sharding)
+        return _registered(kind), given
     if not isinstance(sharding, (type, Policy)) and _options_of(sharding):
         return type(sharding), {item.name: getattr(sharding, item.name) for item in _options_of(sharding)}
     return sharding, {}
+
+
+def _registered(kind: Any) -> Any:
+    """The name that a policy is registered under, of which a dict may change the case."""
+    if not isinstance(kind, str) or kind in _POLICIES:
+        return kind
+    return next((name for name in _POLICIES if name.lower() == kind.lower()), kind)
 
 
 def _options_of(policy: Any) -> list[Field[Any]]:
@@ -213,8 +224,9 @@ def _options_of(policy: Any) -> list[Field[Any]]:
 
 def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted: bool) -> Sharding:
     """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous."""
-    if options.sharding != "auto":
-        return options.sharding
+    given: Sharding = options.sharding
+    if given != "auto":
+        return given
     # Virtual ranks replace all workers of all ranks.
     shards = options.canonical_ranks or num_ranks * options.num_shards
     many = num_splits >= 2 * shards
