@@ -20,12 +20,14 @@ from torch_dataloader_utils.values import Check, Maybe, OneOf
 
 ROOT = Path(__file__).parent.parent
 MARK = "# The options: written by scripts/write_signatures.py from their declarations."
-CALLS: dict[Call, str] = {
-    "files": "files",
-    "table": "tables",
-    "iceberg": "iceberg",
-    "delta": "delta",
-    "combine": "combined",
+# The file of each call, and the number of its signature there.
+CALLS: dict[Call, tuple[str, int]] = {
+    "stream": ("stream", 0),
+    "files": ("files", 0),
+    "table": ("tables", 0),
+    "iceberg": ("tables", 1),
+    "delta": ("tables", 2),
+    "combine": ("combined", 0),
 }
 # Type variables, because these two options determine the type of the batches.
 GENERIC = {
@@ -73,9 +75,10 @@ def entry(item: Field[Any]) -> str:
     return f"{item.name}: {item.metadata['doc']}."
 
 
-def written(text: str, options: list[Field[Any]]) -> str:
-    """The module's text, with the options in the signature that has the mark and in the docstring after it."""
-    before, after = text.split(MARK)
+def written(text: str, options: list[Field[Any]], number: int = 0) -> str:
+    """The module's text, with the options in a signature that has the mark and in the docstring after it."""
+    parts = text.split(MARK)
+    before, after = MARK.join(parts[: number + 1]), MARK.join(parts[number + 1 :])
     indent = re.search(r" *$", before)[0]
     by_hand = re.findall(r"^ *(\w+):", before.rpartition("def ")[2], re.MULTILINE)
     rest = after[re.search(r"^ *\) ->", after, re.MULTILINE).start() :]
@@ -89,10 +92,10 @@ def written(text: str, options: list[Field[Any]]) -> str:
 
 
 def main() -> None:
-    for call, name in CALLS.items():
+    for call, (name, number) in CALLS.items():
         path = ROOT / "torch_dataloader_utils" / "api" / f"{name}.py"
         text = path.read_text()
-        new = written(text, list(options_of(call).values()))
+        new = written(text, list(options_of(call).values()), number)
         if "--check" in sys.argv and new != text:
             sys.exit(f"{path.relative_to(ROOT)} is not what is declared: run python scripts/write_signatures.py")
         if new != text:

@@ -21,8 +21,13 @@ from omegaconf import OmegaConf
 
 import torch_dataloader_utils
 from torch_dataloader_utils import (
+    Appended,
     Buckets,
     Cache,
+    Delta,
+    Files,
+    Follow,
+    Iceberg,
     OptionError,
     Processes,
     Rotate,
@@ -217,6 +222,11 @@ VALUES: Mapping[str, type[Value]] = {
     if isinstance(kind := getattr(torch_dataloader_utils, name), type) and issubclass(kind, Value)
 }
 SAMPLES: Mapping[type[Value], Value] = {
+    Appended: Appended(7, until=9, replay=0.5),
+    Delta: Delta("table/", version=3),
+    Files: Files(["a/", "b.csv"], format="csv", partitioning=None),
+    Follow: Follow(1, wait=0, replay=0.5),
+    Iceberg: Iceberg("db.t", ref="audit", follow=Follow(1), metadata_columns=["_file"]),
     Buckets: Buckets(64, by="ids", long="drop"),
     Cache: Cache("folder", max_bytes="1GiB"),
     Processes: Processes(False, context="fork"),
@@ -244,7 +254,7 @@ def test_each_value_of_the_package_keeps_the_rules(name: str) -> None:
         assert pickle.loads(pickle.dumps(sample)) == sample
         return
     assert Value.from_dict(json.loads(json.dumps(sample.to_dict()))) == sample
-    assert eval(repr(sample), {name: kind}) == pickle.loads(pickle.dumps(sample)) == sample
+    assert eval(repr(sample), {each.__name__: each for each in SAMPLES}) == pickle.loads(pickle.dumps(sample)) == sample
 
 
 @pytest.mark.parametrize(

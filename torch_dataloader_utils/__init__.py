@@ -37,10 +37,9 @@ from torch_dataloader_utils.errors import (
 
 if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.api.combined import CombinedDataset, combine
-    from torch_dataloader_utils.api.delta import DeltaDataset
     from torch_dataloader_utils.api.files import StructuredDataset
-    from torch_dataloader_utils.api.iceberg import IcebergDataset
-    from torch_dataloader_utils.api.tables import TableDataset
+    from torch_dataloader_utils.api.stream import stream
+    from torch_dataloader_utils.api.tables import DeltaDataset, IcebergDataset, TableDataset
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
     from torch_dataloader_utils.distributed.ranks import World
     from torch_dataloader_utils.events import BlockEvent, PassEvent
@@ -72,6 +71,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.sharding import Rotate, Strided
+    from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Iceberg
     from torch_dataloader_utils.options.strings import Codes
     from torch_dataloader_utils.options.subset import Sample, Subsets
     from torch_dataloader_utils.options.transform import Transform
@@ -93,6 +93,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
 
 # Where each name that is loaded at first use is defined.
 _HOMES = {
+    "Appended": "options.sources",
     "Batch": "loader.batch_types",
     "BlockEvent": "events",
     "Buckets": "options.buckets",
@@ -101,13 +102,17 @@ _HOMES = {
     "CombinedDataset": "api.combined",
     "DataFile": "model",
     "DataFileInfo": "model",
-    "DeltaDataset": "api.delta",
+    "Delta": "options.sources",
+    "DeltaDataset": "api.tables",
     "Description": "loader.description",
     "FileLayout": "model",
-    "Fill": "options.nulls",
     "FileSnapshot": "sources.table_files",
+    "Files": "options.sources",
+    "Fill": "options.nulls",
+    "Follow": "options.sources",
+    "Iceberg": "options.sources",
     "IcebergDataFileInfo": "model",
-    "IcebergDataset": "api.iceberg",
+    "IcebergDataset": "api.tables",
     "Order": "planning.order",
     "PassEvent": "events",
     "PlanShape": "planning.options",
@@ -147,10 +152,12 @@ _HOMES = {
     "register_policy": "planning.sharding",
     "shuffle_gen_kwargs": "iterables",
     "split_gen_kwargs": "iterables",
+    "stream": "api.stream",
     "streaming_shard": "iterables",
 }
 
 __all__ = [
+    "Appended",
     "Batch",
     "BatchTimeoutError",
     "BlockEvent",
@@ -167,6 +174,7 @@ __all__ = [
     "DataFileInfo",
     "DataLoaderUtilsError",
     "DataNotFoundError",
+    "Delta",
     "DeltaDataset",
     "Description",
     "EmptyDatasetError",
@@ -174,7 +182,10 @@ __all__ = [
     "FileLayout",
     "FileReadError",
     "FileSnapshot",
+    "Files",
     "Fill",
+    "Follow",
+    "Iceberg",
     "IcebergDataFileInfo",
     "IcebergDataset",
     "MissingExtraError",
@@ -228,6 +239,7 @@ __all__ = [
     "register_policy",
     "shuffle_gen_kwargs",
     "split_gen_kwargs",
+    "stream",
     "streaming_shard",
 ]
 __version__ = "0.3.0.dev0"

@@ -180,7 +180,7 @@ class Planner:
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
         options = plan_options(self._options, num_shards)
-        kept, follows = self._last_plan, self._options.follow.follow
+        kept, follows = self._last_plan, self._options.follow.follows
         if kept is None or kept.options != options or kept.num_ranks != num_ranks:
             of = self._source
             kept = self._last_plan = Plan(of.files, of.splits, options, num_ranks, of.exact, of.parts, grows=follows)

@@ -6,6 +6,7 @@ from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.sharding import ShardingLike
+from torch_dataloader_utils.options.sources import AppendedLike, FollowLike, SourceLike
 from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.options.subset import SampleLike, SubsetLike
 from torch_dataloader_utils.options.transform import TransformLike
@@ -13,12 +14,15 @@ from torch_dataloader_utils.options.workers import WorkerModeLike
 from torch_dataloader_utils.values import Value
 
 __all__ = [
+    "AppendedLike",
     "BucketsLike",
     "CacheLike",
     "EvenLike",
+    "FollowLike",
     "NullsLike",
     "SampleLike",
     "ShardingLike",
+    "SourceLike",
     "StringsLike",
     "SubsetLike",
     "TransformLike",

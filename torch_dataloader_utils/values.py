@@ -53,6 +53,12 @@ def option(
     )
 
 
+def option_of(kind: type[Value], name: str) -> Any:
+    """The same for an option that is a field of a value, too."""
+    field = kind.fields[name]
+    return option(field.default, field.check, doc=field.doc, repr=not field.secret)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checked:
     """Options that are checked, each on its own, when they are created."""
@@ -202,6 +208,11 @@ def _is_named(value: Any) -> bool:
 def _is_utf8(text: str) -> bool:
     """Whether Arrow can have it as a name: not with half a character, as Python's names of files may be."""
     return text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number."""
+    return _is_number(value, int)
 
 
 def _is_number(value: Any, kind: type | tuple[type, ...]) -> bool:
@@ -409,6 +420,16 @@ class Value:
 
 
 _KINDS: dict[str, type[Value]] = {}
+
+
+def declared(kind: type[Value]) -> list[dataclasses.Field[Any]]:
+    """The fields of a value but its first, as options of a call are declared."""
+    items = []
+    for name in list(kind.fields)[1:]:
+        item = option_of(kind, name)
+        item.name, item.type = name, kind.__annotations__[name]
+        items.append(item)
+    return items
 
 
 def a(kind: type[Value]) -> Check:

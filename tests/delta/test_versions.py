@@ -22,7 +22,7 @@ from torch_dataloader_utils import (
     TableSource,
 )
 from torch_dataloader_utils.delta.tables import DeltaSource
-from torch_dataloader_utils.options import DeltaOptions
+from torch_dataloader_utils.options import Delta
 
 HOUR = 3600
 NOON = int(datetime(2024, 1, 1, 12, tzinfo=UTC).timestamp())
@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_the_table_is_a_source(table: Path) -> None:
-    assert isinstance(DeltaSource(str(table), DeltaOptions()), TableSource)
+    assert isinstance(DeltaSource(Delta(str(table))), TableSource)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.delta.by_hand import delete_rows, live, require
 from tests.end_to_end.parts import Part, Seen, each_once, ids
 from tests.iceberg.conftest import sql_config
-from torch_dataloader_utils import DeltaDataset, IcebergDataset
+from torch_dataloader_utils import Appended, DeltaDataset, Follow, IcebergDataset
 
 OLD, NEW = 60, 30  # rows
 OPTIONS: dict[str, Any] = {"batch_size": 5, "split_rows": 5, "shuffle": True, "shuffle_buffer_size": 15}
@@ -43,8 +43,8 @@ def write_growing(folder: Path) -> dict[str, Any]:
     return found
 
 
-def following(data: dict[str, Any], **options: Any) -> Any:
-    given = {"catalog_config": data["config"], "follow": True, "wait_seconds": 0, **OPTIONS, **options}
+def following(data: dict[str, Any], replay: float = 0, **options: Any) -> Any:
+    given = {"catalog_config": data["config"], "follow": Follow(wait=0, replay=replay), **OPTIONS, **options}
     return IcebergDataset.create_dataloader("ns.t", **given)[0]
 
 
@@ -62,7 +62,7 @@ def replaying(data: dict[str, Any], **options: Any) -> Any:
     small batches and windows, each of three ranks has several batches whatever they are.
     """
     small = {"batch_size": 2, "shuffle_buffer_size": 5}
-    given = {"catalog_config": data["config"], "start_snapshot_id": data["start"], "replay": 0.5}
+    given = {"catalog_config": data["config"], "appended": Appended(data["start"], replay=0.5)}
     given |= {**OPTIONS, **small, **options}
     return IcebergDataset.create_dataloader("ns.t", **given)[0]
 
@@ -109,6 +109,7 @@ def of_delta(folder: Path, **place: Any) -> Any:
 
 TABLES = {
     "follow": Part(write_growing, restarted, appended_once, ids, refused=NEEDS_JOB, epoch=0),
+    "replay": Part(write_growing, replaying, replayed, ids),
     "follow, replay": Part(
         write_growing,
         lambda data, **place: restarted(data, replay=0.5, **place),
@@ -117,6 +118,5 @@ TABLES = {
         refused=NEEDS_JOB,
         epoch=0,
     ),
-    "replay": Part(write_growing, replaying, replayed, ids),
     "delta": Part(write_delta, of_delta, each_once(row for row in range(OLD) if row % 10 % 4), ids),
 }

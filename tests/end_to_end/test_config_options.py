@@ -16,7 +16,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from torch_dataloader_utils import Buckets, DeltaDataset, IcebergDataset, StructuredDataset, Subsets
+from torch_dataloader_utils import Buckets, DeltaDataset, Follow, IcebergDataset, StructuredDataset, Subsets
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 
 ROWS = 200
@@ -143,14 +143,11 @@ def test_an_iceberg_table_that_is_followed(tmp_path: Path) -> None:
     _target_: torch_dataloader_utils.IcebergDataset.create_dataloader
     table: ns.events
     catalog_config: {{type: sql, uri: "{config["uri"]}", warehouse: "{config["warehouse"]}"}}
-    follow: true
-    poll_seconds: 1
-    wait_seconds: 0
-    replay: 0.5
+    follow: {{poll: 1, wait: 0, replay: 0.5}}
     """
     loader, dataset = from_yaml(text)
     same, _ = IcebergDataset.create_dataloader(
-        "ns.events", catalog_config=config, follow=True, wait_seconds=0, replay=0.5, **RANKS
+        "ns.events", catalog_config=config, follow=Follow(wait=0, replay=0.5), **RANKS
     )
     assert delivered(loader) == delivered(same) != []
     table.append(pa.table({"id": range(40, 50)}))

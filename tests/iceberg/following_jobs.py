@@ -13,12 +13,12 @@ import torch.distributed as dist
 from pyiceberg.catalog import load_catalog
 from service_jobs import main  # beside this script
 
-from torch_dataloader_utils import IcebergDataset
+from torch_dataloader_utils import Follow, IcebergDataset
 
 
 def opened(config: Mapping[str, str], state: Any = None) -> Any:
     """A loader that follows, and reads older rows beside the appended ones; at a state, as after a restart."""
-    options = {"follow": True, "wait_seconds": 0, "replay": 0.5, "shuffle": True, "even": "pad", "batch_size": 5}
+    options = {"follow": Follow(wait=0, replay=0.5), "shuffle": True, "even": "pad", "batch_size": 5}
     loader, _ = IcebergDataset.create_dataloader("ns.t", catalog_config=config, **options)
     if state is not None:
         loader.load_state_dict(json.loads(json.dumps(state)))

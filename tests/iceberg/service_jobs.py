@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch.distributed as dist
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset
+from torch_dataloader_utils import DataLoaderUtilsError, Follow, IcebergDataset
 
 
 def epochs(config: Mapping[str, str], out: Path) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def advance(config: Mapping[str, str], out: Path) -> dict[str, Any]:
 def follow(config: Mapping[str, str], out: Path) -> dict[str, Any]:
     """Passes that follow a table to which rank 1 appends: before the second and third, and while the fourth waits."""
     loader, _ = IcebergDataset.create_dataloader(
-        "ns.t", catalog_config=config, batch_size=8, even="pad", follow=True, poll_seconds=0.2
+        "ns.t", catalog_config=config, batch_size=8, even="pad", follow=Follow(0.2)
     )
     table = load_catalog(**config).load_table("ns.t")
     found = []
@@ -116,8 +116,8 @@ def follow_evenly(config: Mapping[str, str], out: Path) -> dict[str, Any]:
             batches: list[Any] = []
             for most in (2, None):
                 loader, dataset = IcebergDataset.create_dataloader(
-                    name, catalog_config=config, batch_size=4, even="pad", follow=True, wait_seconds=0,
-                    num_workers=workers, replay=replay, shuffle=True
+                    name, catalog_config=config, batch_size=4, even="pad", follow=Follow(wait=0, replay=replay),
+                    num_workers=workers, shuffle=True
                 )  # fmt: skip
                 if state is not None:
                     loader.load_state_dict(state)

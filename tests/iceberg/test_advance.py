@@ -15,7 +15,7 @@ from pyiceberg.types import LongType
 from tests import forkrun
 from tests.iceberg.conftest import sql_config
 from tests.iceberg.helpers import compact
-from torch_dataloader_utils import IcebergDataset
+from torch_dataloader_utils import Appended, IcebergDataset
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     DataNotFoundError,
@@ -251,7 +251,7 @@ def test_filters_and_counts_stay(table: Table) -> None:
 def test_a_start_that_was_given_stays(table: Table) -> None:
     first = current(table)
     table.append(rows(100, 110))
-    loader, dataset = open_table(table, start_snapshot_id=first)
+    loader, dataset = open_table(table, appended=Appended(first))
     table.append(rows(110, 120))
     assert dataset.advance()
     assert ids_of(loader) == list(range(100, 120))
@@ -264,10 +264,11 @@ def test_the_folder_of_a_table(table: Table) -> None:
     assert ids_of(loader) == list(range(130))
 
 
-@pytest.mark.parametrize("name", ["snapshot_id", "end_snapshot_id", "as_of"])
+@pytest.mark.parametrize("name", ["snapshot_id", "until", "as_of"])
 def test_a_snapshot_that_the_user_pinned_stays(table: Table, name: str) -> None:
     value = "2999-01-01T00:00:00Z" if name == "as_of" else current(table)
-    loader, dataset = open_table(table, **{name: value})
+    pinned = {"appended": Appended(until=value)} if name == "until" else {name: value}
+    loader, dataset = open_table(table, **pinned)
     with pytest.raises(OptionError, match=f"{name}= was given"):
         dataset.advance()
     cursor = dataset.source_cursor()

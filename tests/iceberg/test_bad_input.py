@@ -23,7 +23,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from tests.iceberg.conftest import sql_config
-from torch_dataloader_utils import IcebergDataset, StructuredDataset
+from torch_dataloader_utils import Appended, IcebergDataset, StructuredDataset
 from torch_dataloader_utils.errors import (
     CatalogError,
     ColumnNotFoundError,
@@ -310,7 +310,7 @@ def test_a_type_that_cannot_be_read_matters_only_where_it_is_read(numbers: Table
 
 @pytest.mark.parametrize(
     "given",
-    [{"snapshot_id": 1, "ref": "main"}, {"ref": "main", "as_of": 5}, {"snapshot_id": 1, "start_snapshot_id": 2}],
+    [{"snapshot_id": 1, "ref": "main"}, {"ref": "main", "as_of": 5}, {"snapshot_id": 1, "appended": Appended(2)}],
 )
 def test_two_choices_of_a_snapshot(numbers: Table, given: dict[str, Any]) -> None:
     message = error_of(lambda: open_table(numbers, **given), OptionError)
@@ -343,11 +343,11 @@ def test_an_expired_snapshot_is_named(numbers: Table, catalog: Catalog) -> None:
 def test_only_appends_are_read_between_snapshots(numbers: Table) -> None:
     first = numbers.current_snapshot().snapshot_id
     numbers.append(pa.table({"id": [2], "s": ["b"]}))
-    loader, _ = open_table(numbers, start_snapshot_id=first)
+    loader, _ = open_table(numbers, appended=Appended(first))
     assert [batch["id"].tolist() for batch in loader] == [[2]]
     numbers.delete("id = 1")
     deleting = numbers.current_snapshot().snapshot_id
-    message = error_of(lambda: open_table(numbers, start_snapshot_id=first), SnapshotError)
+    message = error_of(lambda: open_table(numbers, appended=Appended(first)), SnapshotError)
     assert str(deleting) in message
 
 

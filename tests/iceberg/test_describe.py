@@ -18,7 +18,7 @@ from pyiceberg.types import LongType, NestedField
 
 from tests.iceberg.test_advance import SCHEMA, open_table, rows
 from tests.iceberg.test_advance import table as table
-from torch_dataloader_utils import CountsRequiredError, IcebergDataset
+from torch_dataloader_utils import Appended, CountsRequiredError, Follow, IcebergDataset
 from torch_dataloader_utils.sources.times import utc
 
 
@@ -86,7 +86,7 @@ def test_a_snapshot_is_named_with_its_time(catalog: Catalog) -> None:
     assert (shown.snapshot, shown.follow, shown.replay) == (f"snapshot {second.snapshot_id} of {at}", "", "")
     assert f"snapshot {second.snapshot_id} of {at}" in str(shown)
     assert "('dev')" in open_table(table, ref="dev")[1].describe().snapshot
-    appended = open_table(table, start_snapshot_id=first.snapshot_id, replay=0.5)[1].describe()
+    appended = open_table(table, appended=Appended(first.snapshot_id, replay=0.5))[1].describe()
     ends = f"{first.snapshot_id}, up to snapshot {second.snapshot_id} of {at}"
     assert appended.snapshot == f"rows appended after snapshot {ends}"
     assert appended.replay == "0.5 older rows beside each appended row: about 5 rows of 1 file"
@@ -94,7 +94,7 @@ def test_a_snapshot_is_named_with_its_time(catalog: Catalog) -> None:
 
 
 def test_what_a_following_pass_will_read_is_not_made_up(table: Table) -> None:
-    loader, dataset = open_table(table, follow=True, wait_seconds=0, replay=0.5)
+    loader, dataset = open_table(table, follow=Follow(wait=0, replay=0.5))
     assert dataset.describe().follow == "each pass is what was appended since the one before it"
     assert dataset.describe().replay == "0.5 older rows beside each appended row: none so far"
     assert (len(loader), dataset.plan(5).rows) == (13, 100)  # the first pass may be of any epoch
@@ -124,9 +124,9 @@ def test_what_a_following_pass_will_read_is_not_made_up(table: Table) -> None:
 
 
 def test_a_loaded_state_whose_rows_were_read_is_described(table: Table) -> None:
-    loader, _ = open_table(table, follow=True, wait_seconds=0)
+    loader, _ = open_table(table, follow=Follow(wait=0))
     list(loader)
-    again, dataset = open_table(table, follow=True, wait_seconds=0)
+    again, dataset = open_table(table, follow=Follow(wait=0))
     again.load_state_dict(loader.state_dict())
     assert "the next pass is what is appended" in dataset.describe().follow
     with pytest.raises(CountsRequiredError, match=r"Ask after its first batch\.$"):
@@ -135,7 +135,7 @@ def test_a_loaded_state_whose_rows_were_read_is_described(table: Table) -> None:
 
 def test_an_empty_table_that_is_followed_is_no_mistake(catalog: Catalog) -> None:
     table = catalog.create_table("ns.empty", schema=SCHEMA)
-    loader, dataset = open_table(table, follow=True, wait_seconds=0)
+    loader, dataset = open_table(table, follow=Follow(wait=0))
     shown = dataset.describe(0)
     assert (shown.snapshot, shown.warnings) == ("none: the table has none yet", ())
     assert shown.follow == "the next pass is what is appended after this snapshot, known once it has begun"
@@ -151,6 +151,6 @@ def test_an_empty_table_that_is_followed_is_no_mistake(catalog: Catalog) -> None
     ],
 )
 def test_len_proposes_no_option_that_follow_refuses(table: Table, options: dict[str, Any], message: str) -> None:
-    loader, _ = open_table(table, follow=True, wait_seconds=0, **options)
+    loader, _ = open_table(table, follow=Follow(wait=0), **options)
     with pytest.raises(TypeError, match=message):
         len(loader)

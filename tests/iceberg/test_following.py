@@ -19,7 +19,7 @@ from tests import forkrun
 from tests.iceberg.helpers import compact
 from tests.iceberg.test_advance import DRIVERS, config_of, ids_of, open_table, rows
 from tests.iceberg.test_advance import table as table
-from torch_dataloader_utils import combine
+from torch_dataloader_utils import Follow, combine
 from torch_dataloader_utils.errors import (
     CatalogError,
     DataNotFoundError,
@@ -30,7 +30,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.loader.following import may_pass
 
-NO_WAIT = {"follow": True, "wait_seconds": 0}
+NO_WAIT = {"follow": Follow(wait=0)}
 
 
 @pytest.mark.parametrize("worker", DRIVERS)
@@ -48,7 +48,7 @@ def test_each_pass_reads_what_was_appended_since_the_last(table: Table, worker: 
 
 
 def test_a_pass_waits_for_rows(table: Table) -> None:
-    loader, _ = open_table(table, follow=True, poll_seconds=0.05)
+    loader, _ = open_table(table, follow=Follow(0.05))
     assert ids_of(loader) == list(range(100))
     later = threading.Timer(0.3, lambda: table.append(rows(100, 110)))
     later.start()
@@ -96,7 +96,7 @@ def test_a_waiting_pass_outlives_an_outage_of_the_catalog(
     table: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "torch_dataloader_utils")
-    loader, _ = open_table("ns.t", catalog_config=config_of(tmp_path), follow=True, poll_seconds=0.05)
+    loader, _ = open_table("ns.t", catalog_config=config_of(tmp_path), follow=Follow(0.05))
     assert ids_of(loader) == list(range(100))
     with unreachable(tmp_path):
         thread, read = begun(loader)
@@ -110,12 +110,14 @@ def test_a_waiting_pass_outlives_an_outage_of_the_catalog(
     assert "It is asked again every 0.05 s." in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"wait_seconds": 0.3}, {"timeout": 0.3}, {"wait_seconds": 0}])
+@pytest.mark.parametrize("options", [{"wait": 0.3}, {"timeout": 0.3}, {"wait": 0}])
 def test_an_outage_longer_than_the_patience_ends_the_pass(
     table: Table, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     config = config_of(tmp_path)
-    loader, _ = open_table("ns.t", catalog_config=config, follow=True, poll_seconds=0.05, **options)
+    timeout = {"timeout": options["timeout"]} if "timeout" in options else {}
+    follow = Follow(0.05, wait=options.get("wait"))
+    loader, _ = open_table("ns.t", catalog_config=config, follow=follow, **timeout)
     assert ids_of(loader) == list(range(100))
     began = time.monotonic()
     with unreachable(tmp_path), pytest.raises(CatalogError, match="could not load it"):
@@ -126,7 +128,7 @@ def test_an_outage_longer_than_the_patience_ends_the_pass(
 
 
 def test_a_table_that_is_gone_ends_the_wait_at_once(table: Table, catalog: Catalog, tmp_path: Path) -> None:
-    loader, _ = open_table("ns.t", catalog_config=config_of(tmp_path), follow=True, poll_seconds=0.05)
+    loader, _ = open_table("ns.t", catalog_config=config_of(tmp_path), follow=Follow(0.05))
     ids_of(loader)
     catalog.drop_table("ns.t")
     with pytest.raises(DataNotFoundError):
@@ -147,7 +149,7 @@ def test_which_errors_of_a_catalog_may_pass(status: int, passes: bool) -> None:
 
 @pytest.mark.parametrize("loads", [False, True])
 def test_close_and_a_loaded_state_end_a_waiting_pass(table: Table, loads: bool) -> None:
-    loader, dataset = open_table(table, follow=True, poll_seconds=60)
+    loader, dataset = open_table(table, follow=Follow(60))
     ids_of(loader)
     state = loader.state_dict()
     thread, result = begun(loader)
@@ -276,8 +278,10 @@ def test_options_that_exclude_each_other(table: Table) -> None:
         open_table(table, follow=True, snapshot_id=table.current_snapshot().snapshot_id)
     with pytest.raises(OptionError, match=r"follow=True with steps_per_epoch=3"):
         open_table(table, follow=True, steps_per_epoch=3)
-    with pytest.raises(OptionError, match=r"wait_seconds=3 without follow=True"):
-        open_table(table, wait_seconds=3)
+    with pytest.raises(OptionError, match=r"appended=Appended\(1\) with follow=Follow\(\): leave appended out"):
+        open_table(table, follow=True, appended=1)
+    with pytest.raises(OptionError, match=r"follow='yes': expected True, False or Follow"):
+        open_table(table, follow="yes")
 
 
 def test_a_combination_cannot_follow(table: Table) -> None:

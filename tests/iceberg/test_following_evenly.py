@@ -16,10 +16,10 @@ from pyiceberg.table import Table
 from tests import forkrun
 from tests.iceberg.test_advance import SCHEMA, config_of, ids_of, open_table, rows
 from tests.iceberg.test_advance import table as table
-from torch_dataloader_utils import Rotate
+from torch_dataloader_utils import Follow, Rotate
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 
-FOLLOW = {"follow": True, "wait_seconds": 0}
+FOLLOW = {"follow": Follow(wait=0)}
 
 
 def real(batches: list[Any]) -> list[int]:
@@ -111,8 +111,8 @@ def test_ranks_take_equal_steps_through_restarts(catalog: Catalog, tmp_path: Pat
             first += appended
         # The last pass, from its second step on, on one rank.
         loader, _ = open_table(
-            catalog.load_table(f"ns.evenly_{number}"), **FOLLOW, even="pad", shuffle=True, batch_size=4,
-            replay=0.5 if number == 2 else 0.0
+            catalog.load_table(f"ns.evenly_{number}"), even="pad", shuffle=True, batch_size=4,
+            follow=Follow(wait=0, replay=0.5 if number == 2 else 0.0)
         )  # fmt: skip
         loader.load_state_dict(json.loads((tmp_path / f"{number}.state").read_text()))
         begun = [row for batches in passes for batch in batches[:2] for row in batch]

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from tests.iceberg.conftest import sql_config
 from tests.iceberg.helpers import compact
-from torch_dataloader_utils import IcebergDataset
+from torch_dataloader_utils import Appended, IcebergDataset
 from torch_dataloader_utils.errors import OptionError, SnapshotError
 
 SCHEMA = pa.schema({"id": pa.int64()})
@@ -70,7 +70,7 @@ def change(table: Table, action: str, begin: int) -> range:
 )
 def test_each_appended_row_is_new_exactly_once(actions: list[str], num_workers: int, shuffle: bool) -> None:
     """Whatever else is committed, under 1, 2 and 3 ranks."""
-    options = {"num_workers": num_workers, "shuffle": shuffle, "non_appends": "ignore"}
+    options = {"num_workers": num_workers, "shuffle": shuffle}
     with tempfile.TemporaryDirectory() as folder, SqlCatalog("test", **sql_config(Path(folder))) as catalog:
         catalog.create_namespace("ns")
         table = catalog.create_table("ns.t", schema=SCHEMA)
@@ -84,7 +84,7 @@ def test_each_appended_row_is_new_exactly_once(actions: list[str], num_workers: 
                 new, end = [*new, *appended], end + len(appended)
                 continue
             for loaders in ranks.values():
-                newer = {dataset.advance(appended_only=True) for _, dataset in loaders}
+                newer = {dataset.advance(appended_only=True, non_appends="ignore") for _, dataset in loaders}
                 if newer == {True}:
                     assert sorted(ids_of(batch for loader, _ in loaders for batch in loader)) == new
                 else:
@@ -125,22 +125,22 @@ def test_appended_rows_resume_at_every_step_though_compacted_since(
 # ------------------------------------------------------------------------------------------------------- other changes
 
 
-def test_other_changes_are_left_out_if_the_option_says_so(table: Table) -> None:
-    loader, dataset = opened(table, non_appends="ignore")
+def test_other_changes_are_left_out_if_advance_says_so(table: Table) -> None:
+    loader, dataset = opened(table)
     table.append(rows(20, 30))
     table.delete("id >= 8 and id < 25")  # an overwrite: rewrites both files
     table.append(rows(30, 35))
     table.delete("id >= 30")  # a delete: drops a whole file
-    assert dataset.advance(appended_only=True)
+    assert dataset.advance(appended_only=True, non_appends="ignore")
     assert ids_of(loader) == list(range(20, 35))
     assert dataset.advance() is False
     assert sorted(ids_of(loader)) == [*range(8), *range(25, 30)]
 
 
 def test_an_overwrite_by_pyiceberg_appends_its_rows(table: Table) -> None:
-    loader, dataset = opened(table, non_appends="ignore")
+    loader, dataset = opened(table)
     table.overwrite(rows(50, 55))
-    assert dataset.advance(appended_only=True)
+    assert dataset.advance(appended_only=True, non_appends="ignore")
     assert ids_of(loader) == list(range(50, 55))
 
 
@@ -149,26 +149,26 @@ def test_a_range_leaves_other_changes_out_too(table: Table) -> None:
     table.append(rows(20, 30))
     table.delete("id < 25")
     with pytest.raises(SnapshotError, match="non_appends='ignore'"):
-        opened(table, start_snapshot_id=first)
-    loader, _ = opened(table, start_snapshot_id=first, non_appends="ignore")
+        opened(table, appended=Appended(first))
+    loader, _ = opened(table, appended=Appended(first, non_appends="ignore"))
     assert ids_of(loader) == list(range(20, 30))
 
 
-def test_a_state_of_such_a_range_needs_the_option_again(table: Table) -> None:
-    loader, dataset = opened(table, non_appends="ignore")
+def test_a_state_of_such_a_range_is_resumed_as_it_was_read(table: Table) -> None:
+    loader, dataset = opened(table)
     table.append(rows(20, 30))
     table.delete("id < 25")
-    dataset.advance(appended_only=True)
+    with pytest.raises(SnapshotError, match="non_appends='ignore'"):
+        dataset.advance(appended_only=True)
+    dataset.advance(appended_only=True, non_appends="ignore")
     batches = iter(loader)
     first = next(batches)
     state = loader.state_dict()
-    again, _ = opened(table, non_appends="ignore")
+    again, _ = opened(table)
     again.load_state_dict(state)
     assert ids_of([first, *again]) == list(range(20, 30))
-    with pytest.raises(SnapshotError, match="non_appends='ignore'"):
-        opened(table)[0].load_state_dict(state)
 
 
 def test_an_unknown_word_names_the_two(table: Table) -> None:
     with pytest.raises(OptionError, match=r"non_appends='skip'.*error.*ignore"):
-        opened(table, non_appends="skip")
+        opened(table)[1].advance(appended_only=True, non_appends="skip")

@@ -22,7 +22,7 @@ from pyiceberg.types import LongType, NestedField
 
 from tests.iceberg.by_hand import equality_file, field, planned, positions_file, vector_file, write
 from tests.iceberg.conftest import QUESTIONS, Question
-from torch_dataloader_utils import IcebergDataset, StructuredDataset, combine
+from torch_dataloader_utils import Appended, IcebergDataset, StructuredDataset, combine
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout
 from torch_dataloader_utils.model import DataFile, Piece, Task
@@ -43,8 +43,7 @@ def asked(question: Question) -> dict[str, Any]:
     options = {
         "snapshot_id": parameters.get("snapshot"),
         "ref": parameters.get("ref"),
-        "start_snapshot_id": parameters.get("start"),
-        "end_snapshot_id": parameters.get("end"),
+        "appended": Appended(parameters["start"], until=parameters.get("end")) if "start" in parameters else None,
         "filters": parameters.get("row_filter"),
         "columns": [name for name in names if name not in METADATA],
         "metadata_columns": [name for name in names if name in METADATA],

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from tests.iceberg.conftest import QUESTIONS, TABLES
 from tests.iceberg.helpers import append_files, data_file, names_of, numbers_table
 from tests.terminal import stderr_terminal
-from torch_dataloader_utils import progress
+from torch_dataloader_utils import Appended, progress
 from torch_dataloader_utils.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -30,8 +30,7 @@ def choice(parameters):
     return SnapshotChoice(
         snapshot_id=parameters.get("snapshot"),
         ref=parameters.get("ref"),
-        start_snapshot_id=parameters.get("start"),
-        end_snapshot_id=parameters["end"] if "start" in parameters else None,
+        appended=Appended(parameters["start"], until=parameters["end"]) if "start" in parameters else None,
     )
 
 

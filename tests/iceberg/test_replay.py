@@ -14,11 +14,9 @@ from pyiceberg.table import Table
 
 from tests.iceberg.helpers import compact
 from tests.iceberg.test_advance import DRIVERS, SCHEMA, ids_of, open_table, rows
-from torch_dataloader_utils import merge_state_dicts
+from torch_dataloader_utils import Appended, Follow, merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
 from torch_dataloader_utils.iceberg.replay import drawn
-
-FOLLOW = {"follow": True, "wait_seconds": 0}
 
 
 def file(path: str, records: int) -> Any:
@@ -60,7 +58,7 @@ def split(ids: list[int], first: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("worker", DRIVERS)
 def test_older_rows_come_with_the_appended_ones(grown: Table, worker: dict[str, Any]) -> None:
-    loader, dataset = open_table(grown, **FOLLOW, replay=0.6, **worker)
+    loader, dataset = open_table(grown, follow=Follow(wait=0, replay=0.6), **worker)
     assert ids_of(loader) == list(range(2000))
     samples = []
     for first in (2000, 2400):
@@ -75,7 +73,7 @@ def test_older_rows_come_with_the_appended_ones(grown: Table, worker: dict[str, 
 
 
 def test_few_of_the_older_files_are_read(grown: Table) -> None:
-    loader, dataset = open_table(grown, **FOLLOW, replay=0.5)
+    loader, dataset = open_table(grown, follow=Follow(wait=0, replay=0.5))
     ids_of(loader)
     grown.append(rows(2000, 2400))
     ids_of(loader)
@@ -83,7 +81,7 @@ def test_few_of_the_older_files_are_read(grown: Table) -> None:
 
 
 def test_a_large_share_reads_the_whole_table(grown: Table) -> None:
-    loader, _ = open_table(grown, **FOLLOW, replay=100)
+    loader, _ = open_table(grown, follow=Follow(wait=0, replay=100))
     ids_of(loader)
     grown.append(rows(2000, 2010))
     assert len(ids_of(loader)) == 1010  # 1,000 of the older rows, from ten whole files
@@ -92,7 +90,7 @@ def test_a_large_share_reads_the_whole_table(grown: Table) -> None:
 
 
 def test_deleted_rows_are_not_read_again(grown: Table) -> None:
-    loader, _ = open_table(grown, **FOLLOW, replay=100, non_appends="ignore")
+    loader, _ = open_table(grown, follow=Follow(wait=0, replay=100, non_appends="ignore"))
     ids_of(loader)
     grown.delete("id < 1000")
     grown.append(rows(2000, 2100))
@@ -100,7 +98,7 @@ def test_deleted_rows_are_not_read_again(grown: Table) -> None:
 
 
 def test_compacted_appends_are_not_read_twice(grown: Table) -> None:
-    loader, _ = open_table(grown, **FOLLOW, replay=1000)
+    loader, _ = open_table(grown, follow=Follow(wait=0, replay=1000))
     ids_of(loader)
     grown.append(rows(2000, 2010))
     compact(grown, "id >= 1500")
@@ -110,7 +108,7 @@ def test_compacted_appends_are_not_read_twice(grown: Table) -> None:
 
 
 def test_ranks_and_restarts_read_the_same_rows(grown: Table) -> None:
-    options = {"replay": 0.5, "start_snapshot_id": grown.metadata.current_snapshot_id, "shuffle": True}
+    options = {"appended": Appended(grown.metadata.current_snapshot_id, replay=0.5), "shuffle": True}
     grown.append(rows(2000, 2100))
     whole = ids_of(open_table(grown, **options)[0])
     assert split(whole, 2000)[0] == list(range(2000, 2100))
@@ -134,7 +132,7 @@ def test_ranks_and_restarts_read_the_same_rows(grown: Table) -> None:
 
 
 def test_other_ranks_finish_the_pass(grown: Table) -> None:
-    options = {"replay": 0.5, "start_snapshot_id": grown.metadata.current_snapshot_id}
+    options = {"appended": Appended(grown.metadata.current_snapshot_id, replay=0.5)}
     grown.append(rows(2000, 2100))
     whole = ids_of(open_table(grown, **options)[0])
     done, states = [], []
@@ -155,9 +153,9 @@ def test_other_ranks_finish_the_pass(grown: Table) -> None:
 def test_another_share_is_another_pass(grown: Table) -> None:
     start = grown.metadata.current_snapshot_id
     grown.append(rows(2000, 2100))
-    loader, _ = open_table(grown, replay=0.5, start_snapshot_id=start)
+    loader, _ = open_table(grown, appended=Appended(start, replay=0.5))
     next(iter(loader))
-    other, _ = open_table(grown, replay=0.4, start_snapshot_id=start)
+    other, _ = open_table(grown, appended=Appended(start, replay=0.4))
     with pytest.raises(CheckpointMismatchError):
         other.load_state_dict(loader.state_dict())
 
@@ -165,4 +163,4 @@ def test_another_share_is_another_pass(grown: Table) -> None:
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), "half", True])
 def test_a_wrong_share_is_an_error(grown: Table, wrong: Any) -> None:
     with pytest.raises(OptionError, match=r"replay.*a number of at least 0"):
-        open_table(grown, replay=wrong)
+        Appended(1, replay=wrong)

@@ -9,6 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from tests.iceberg.helpers import append_files, data_file, names_of
+from torch_dataloader_utils import Appended, Iceberg
 from torch_dataloader_utils.errors import FileReadError, OptionError, SnapshotError
 from torch_dataloader_utils.iceberg.tables import IcebergRead, SnapshotChoice, plan_table
 from torch_dataloader_utils.sources.times import milliseconds
@@ -50,7 +51,7 @@ def test_what_is_told_of_a_snapshot(refs):
     head = planned(refs, ref="main").snapshot
     assert (head.snapshot_id, head.schema_id, head.operation) == (LAST, 1, "append")
     assert planned(refs).snapshot.snapshot_id == LAST
-    assert planned(refs, start_snapshot_id=FIRST, end_snapshot_id=THIRD).snapshot.start_snapshot_id == FIRST
+    assert planned(refs, appended=Appended(FIRST, until=THIRD)).snapshot.start_snapshot_id == FIRST
 
 
 def test_as_of_is_what_was_current_then(refs, metadata):
@@ -84,8 +85,8 @@ def test_times_in_milliseconds():
     [
         {"snapshot_id": 1, "ref": "main"},
         {"ref": "main", "as_of": 5},
-        {"snapshot_id": 1, "start_snapshot_id": 2},
-        {"ref": "main", "end_snapshot_id": 2},
+        {"snapshot_id": 1, "appended": Appended(2)},
+        {"ref": "main", "appended": Appended(until=2)},
         {"snapshot_id": "1"},
         {"snapshot_id": True},
         {"ref": ""},
@@ -98,7 +99,7 @@ def test_times_in_milliseconds():
 )
 def test_choices_that_cannot_work(choice):
     with pytest.raises(OptionError, match=next(iter(choice))):
-        SnapshotChoice(**choice)
+        SnapshotChoice(**choice) if "as_of" in choice and len(choice) == 1 else Iceberg("db.t", **choice)
 
 
 def test_what_is_not_there_is_named(refs):
@@ -109,24 +110,24 @@ def test_what_is_not_there_is_named(refs):
     with pytest.raises(SnapshotError, match=r"ref='nobody'.*\['br', 'main', 't1'\]"):
         planned(refs, ref="nobody")
     with pytest.raises(SnapshotError, match="snapshot 77 is not in the table"):
-        planned(refs, end_snapshot_id=77)
-    with pytest.raises(SnapshotError, match="start_snapshot_id=77: is not an ancestor of snapshot"):
-        planned(refs, start_snapshot_id=77, end_snapshot_id=THIRD)
+        planned(refs, appended=Appended(until=77))
+    with pytest.raises(SnapshotError, match="after=77: is not an ancestor of snapshot"):
+        planned(refs, appended=Appended(77, until=THIRD))
 
 
 def test_the_first_snapshot_that_is_no_append_is_named(refs):
     with pytest.raises(SnapshotError, match=f"snapshot {OVERWRITE} .* is not an append but 'overwrite'"):
-        planned(refs, start_snapshot_id=THIRD)
+        planned(refs, appended=Appended(THIRD))
     with pytest.raises(SnapshotError, match=str(OVERWRITE)):
-        planned(refs, start_snapshot_id=THIRD, end_snapshot_id=OVERWRITE)
-    assert len(planned(refs, start_snapshot_id=OVERWRITE).files) == 2  # what came after it
+        planned(refs, appended=Appended(THIRD, until=OVERWRITE))
+    assert len(planned(refs, appended=Appended(OVERWRITE)).files) == 2  # what came after it
 
 
 def test_an_expired_start_is_known_to_its_successor(metadata, tmp_path):
     metadata["snapshots"] = [one for one in metadata["snapshots"] if one["snapshot-id"] != FIRST]
     metadata["refs"].pop("t1")
     path = changed(tmp_path, metadata)
-    assert len(planned(path, start_snapshot_id=FIRST, end_snapshot_id=THIRD).files) == 1
+    assert len(planned(path, appended=Appended(FIRST, until=THIRD)).files) == 1
     with pytest.raises(SnapshotError, match=f"snapshot {FIRST} is not in the table"):
         planned(path, snapshot_id=FIRST)
 
@@ -148,15 +149,15 @@ def test_appends_are_the_files_of_each_commit_however_manifests_were_merged(cata
     assert len(plan_table(table, IcebergRead()).files) == 4
     for start in range(4):
         for end in range(start, 4):
-            found = planned(table, start_snapshot_id=ids[start], end_snapshot_id=ids[end])
+            found = planned(table, appended=Appended(ids[start], until=ids[end]))
             assert names_of(found) == list("abcd"[start + 1 : end + 1])
-    assert names_of(planned(table, end_snapshot_id=ids[1])) == ["a", "b"]
-    assert names_of(planned(table, start_snapshot_id=ids[1])) == ["c", "d"]
+    assert names_of(planned(table, appended=Appended(until=ids[1]))) == ["a", "b"]
+    assert names_of(planned(table, appended=Appended(ids[1]))) == ["c", "d"]
 
 
 def test_deletes_do_not_touch_what_was_appended_before_them(spark_tables):
     path = spark_tables("v2_mor_rowgroups")
-    found = planned(path, start_snapshot_id=840818509150887898, end_snapshot_id=4144275730541011507)
+    found = planned(path, appended=Appended(840818509150887898, until=4144275730541011507))
     assert [(one.file.record_count, one.file.deletes) for one in found.files] == [(300, ())]
 
 

@@ -19,6 +19,7 @@ from torch_dataloader_utils import (
     TableDataset,
     UnknownOptionError,
     combine,
+    stream,
 )
 from torch_dataloader_utils.loader.batch_types import Format
 from torch_dataloader_utils.options import Call, option_defaults, options_of
@@ -28,6 +29,7 @@ from torch_dataloader_utils.values import flag, maybe, one_of, option, whole
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "write_signatures.py"))
 CALLS: dict[Call, Callable[..., Any]] = {
+    "stream": stream,
     "files": StructuredDataset.create_dataloader,
     "table": TableDataset.create_dataloader,
     "iceberg": IcebergDataset.create_dataloader,
@@ -65,9 +67,11 @@ def test_docstring_has_one_line_for_each_option(call: Call) -> None:
 
 @each_call
 def test_files_are_what_the_script_writes(call: Call) -> None:
-    path = ROOT / "torch_dataloader_utils" / "api" / f"{SCRIPT['CALLS'][call]}.py"
-    text = path.read_text()
-    assert SCRIPT["written"](text, list(options_of(call).values())) == text, "run python scripts/write_signatures.py"
+    name, number = SCRIPT["CALLS"][call]
+    text = (ROOT / "torch_dataloader_utils" / "api" / f"{name}.py").read_text()
+    assert SCRIPT["written"](text, list(options_of(call).values()), number) == text, (
+        "run python scripts/write_signatures.py"
+    )
 
 
 def test_documentation_lists_the_same_keywords_with_the_same_defaults() -> None:

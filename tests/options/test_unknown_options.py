@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from torch_dataloader_utils import (
     UnknownOptionError,
     combine,
 )
-from torch_dataloader_utils.options import TableOptions, option_defaults, parse_options, parse_table_options
+from torch_dataloader_utils.options import Call, option_defaults, parse_call, parse_options
 from torch_dataloader_utils.options.keywords import _HINTS, _OF_COMBINE, _SYNONYMS
 
 KNOWN = sorted(option_defaults())
@@ -152,6 +151,16 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             "weights=[(0, [1, 2]), (500, [2, 1])], weights_unit='row' are now "
             "weights=Weights([(0, [1, 2]), (500, [2, 1])], at='row')",
         ),
+        (
+            {"start_snapshot_id": 7, "end_snapshot_id": 9, "non_appends": "ignore"},
+            "start_snapshot_id=7, end_snapshot_id=9, non_appends='ignore' are now "
+            "appended=Appended(after=7, until=9, non_appends='ignore')",
+        ),
+        (
+            {"follow": True, "poll_seconds": 1, "replay": 0.5},
+            "follow=True, poll_seconds=1, replay=0.5 are now follow=Follow(poll=1, replay=0.5)",
+        ),
+        ({"wait_seconds": 0}, "wait_seconds=0 is now follow=Follow(wait=0)"),
         ({"even": "sync", "sync_every": 4}, "even='sync', sync_every=4 are now even=Sync(4)"),
         (
             {"worker_mode": "process", "num_workers": 2, "multiprocessing_context": "fork"},
@@ -200,12 +209,19 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
 )
 def test_a_retired_keyword_says_what_the_call_is_now(given: dict[str, Any], now: str) -> None:
     with pytest.raises(UnknownOptionError) as caught:
-        parse_options({"batch_size": 10, **given}, call := "combine" if "weights=" in now else "files")
+        parse_options({"batch_size": 10, **given}, call := call_with(now))
     assert str(caught.value) == now
     text = now.partition(" now ")[2]
     names = {name: getattr(torch_dataloader_utils, name) for name in torch_dataloader_utils.__all__}
     rest = {name: item for name, item in given.items() if name == "num_workers"}
-    parse_options({**eval(f"dict({text})", names), **rest}, call)
+    keywords = {**eval(f"dict({text})", names), **rest}
+    parse_call(call, "db.t", keywords) if call == "iceberg" else parse_options(keywords, call)
+
+
+def call_with(now: str) -> Call:
+    """The call that takes what a retired keyword has become."""
+    words = {"weights=": "combine", "appended=": "iceberg", "follow=": "iceberg"}
+    return next((call for word, call in words.items() if word in now), "files")  # type: ignore[return-value]
 
 
 @given(st.data())
@@ -224,7 +240,7 @@ def test_the_first_words_of_an_option_are_completed(name: str, option: str) -> N
 
 
 def test_the_table_holds_no_option_and_points_to_options_that_exist() -> None:
-    options = {*KNOWN, *(item.name for item in fields(TableOptions)), "path"}
+    options = {*KNOWN, *option_defaults("iceberg"), "path"}
     assert not options & {*_HINTS, *_SYNONYMS}
     assert not option_defaults("combine").keys() & {*_OF_COMBINE}
     assert set(_SYNONYMS.values()) <= options
@@ -234,7 +250,7 @@ def test_options_of_tables_and_of_files_name_each_other() -> None:
     with pytest.raises(UnknownOptionError, match=r"IcebergDataset.create_dataloader"):
         parse_options({"snapshot_id": 1})
     with pytest.raises(UnknownOptionError, match="option for files"):
-        parse_table_options({"partitioning": None})
+        parse_call("iceberg", "db.t", {"partitioning": None})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,17 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import Codes, DeltaDataset, Fill, IcebergDataset, StructuredDataset, Subsets, combine
+from torch_dataloader_utils import (
+    Appended,
+    Codes,
+    DeltaDataset,
+    Fill,
+    Follow,
+    IcebergDataset,
+    StructuredDataset,
+    Subsets,
+    combine,
+)
 from torch_dataloader_utils.cli.texts import config_of
 from torch_dataloader_utils.plan_page.call import written
 
@@ -189,9 +199,9 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str
     "options",
     [
         lambda ids: {"snapshot_id": ids[1]},
-        lambda ids: {"start_snapshot_id": ids[0], "end_snapshot_id": ids[1], "replay": 0.5, "non_appends": "ignore"},
+        lambda ids: {"appended": Appended(ids[0], until=ids[1], replay=0.5, non_appends="ignore")},
         lambda ids: {"ref": "main", "metadata_columns": ["_pos"], "scan_filter": [["id", "<", 7]]},
-        lambda ids: {"follow": True, "wait_seconds": 0},
+        lambda ids: {"follow": Follow(wait=0)},
     ],
     ids=["snapshot_id", "appended", "ref", "follow"],
 )

@@ -20,6 +20,7 @@ from pyiceberg.table import StaticTable
 
 from tests.formats.interval_writing import write_intervals
 from torch_dataloader_utils import (
+    Appended,
     Buckets,
     Codes,
     DeltaDataset,
@@ -196,8 +197,9 @@ def read_delta(path: str, **keywords: Any) -> None:
 def read_iceberg(path: str, **keywords: Any) -> None:
     """Make a loader of an Iceberg table, and read an epoch."""
     place = Path(path).read_text()
-    if "start_snapshot_id" in keywords:
-        keywords["start_snapshot_id"] = StaticTable.from_metadata(place).history()[0].snapshot_id
+    if "appended" in keywords:
+        first = StaticTable.from_metadata(place).history()[0].snapshot_id
+        keywords["appended"] = keywords["appended"].replace(after=first)
     for _ in IcebergDataset.create_dataloader(place, batch_size=4, **keywords)[0]:
         pass
 
@@ -443,7 +445,7 @@ CALLS: dict[str, Failing] = {
         {"columns": ["id", "_file"]}, ColumnNotFoundError, call=read_iceberg, path="iceberg"
     ),
     "appended rows up to a deletion": Failing(
-        {"start_snapshot_id": "the first"}, SnapshotError, call=read_iceberg, path="iceberg"
+        {"appended": Appended("the first")}, SnapshotError, call=read_iceberg, path="iceberg"
     ),
     "canonical_ranks with batch_tokens": Failing(
         {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"

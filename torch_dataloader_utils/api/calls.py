@@ -9,8 +9,9 @@ from typing import Any, TypeVar, cast
 from torch_dataloader_utils.distributed.meeting import note_failure
 from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.redaction import redact_errors, remember_environment, remember_secrets
+from torch_dataloader_utils.values import Value
 
-_WITH_SECRETS = ("path", "table", "manifest", "storage_options", "catalog_config")
+_WITH_SECRETS = ("source", "path", "table", "manifest", "storage_options", "catalog_config")
 Signature = TypeVar("Signature", bound=Callable[..., Any])
 
 
@@ -27,7 +28,8 @@ def implemented_by(make: Callable[..., Any]) -> Callable[[Signature], Signature]
         @redact_errors
         def call(*args: Any, **options: Any) -> Any:
             remember_environment()
-            remember_secrets(*args[:1], *map(options.get, _WITH_SECRETS))
+            given = [*args[:1], *map(options.get, _WITH_SECRETS)]
+            remember_secrets(*given, *(vars(value) for value in given if isinstance(value, Value)))
             try:
                 return make(*args, **options)
             except Exception as error:

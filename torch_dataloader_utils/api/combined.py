@@ -121,7 +121,7 @@ def _source_of(item: Any, label: str, options: Options) -> Any:
     item = _dataset_of(item)
     if not isinstance(item, LoaderDataset):
         return item
-    if item.options.follow.follow:
+    if item.options.follow.follows:
         raise OptionError(f"{label} has follow=True and reads other rows in each pass: it cannot be combined.")
     return item.source
 

@@ -11,8 +11,7 @@ from torch_dataloader_utils.errors import UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import Options, parse_options, plain_value
-from torch_dataloader_utils.options.strings import StringsLike
+from torch_dataloader_utils.options import Files, Options, parse_call
 from torch_dataloader_utils.sources.source import Source, open_files
 from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.typing import *
@@ -20,13 +19,17 @@ from torch_dataloader_utils.typing import *
 PathLike = str | os.PathLike[str]
 
 
-def _create_dataloader(
-    path: Any, format: str | None = None, **options: Any
-) -> tuple[StructuredLoader[Any, Any], StructuredDataset]:
-    parsed = parse_options(options if format is None else {"format": format, **options})
-    with limited(parsed.worker.timeout):
-        dataset = StructuredDataset(open_files(plain_value(path), parsed), parsed)
+def _create_dataloader(path: Any, format: str | None = None, **options: Any) -> tuple[StructuredLoader[Any, Any], Any]:
+    given = options if format is None else {"format": format, **options}
+    source, parsed = parse_call("files", path, given)
+    dataset = opened(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
+
+
+def opened(source: Files, options: Options) -> StructuredDataset:
+    """The dataset of files."""
+    with limited(options.worker.timeout):
+        return StructuredDataset(open_files(source.path, options), options)
 
 
 class StructuredDataset(LoaderDataset):

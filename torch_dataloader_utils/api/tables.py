@@ -1,25 +1,29 @@
-"""Tables of any format as batches."""
+"""Tables as batches: of any format, Iceberg's and Delta Lake's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
-from torch_dataloader_utils.options import option_defaults, parse_options
-from torch_dataloader_utils.options.strings import StringsLike
+from torch_dataloader_utils.options import Delta, Iceberg, Options, option_defaults, parse_call, parse_options
 from torch_dataloader_utils.sources.tables import TableSource
 from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.typing import *
 
+if TYPE_CHECKING:
+    from torch_dataloader_utils.delta.snapshot import DeltaSnapshot
+    from torch_dataloader_utils.iceberg.tables import IcebergPlan, SnapshotInfo
+
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
 
 
-def _create_dataloader(table: TableSource, **options: Any) -> tuple[StructuredLoader[Any, Any], TableDataset]:
+def _table_loader(table: TableSource, **options: Any) -> tuple[StructuredLoader[Any, Any], Any]:
     for name in options:
         if name in _OF_FILES:
             checked = name == "on_error"
@@ -28,16 +32,21 @@ def _create_dataloader(table: TableSource, **options: Any) -> tuple[StructuredLo
     if not isinstance(table, TableSource):
         raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
     parsed = parse_options(options, "table")
-    with limited(parsed.worker.timeout):
-        dataset = TableDataset(table, parsed)
+    dataset = opened_table(table, parsed)
     return StructuredLoader(dataset, parsed), dataset
+
+
+def opened_table(table: TableSource, options: Options) -> TableDataset:
+    """The dataset of a table."""
+    with limited(options.worker.timeout):
+        return TableDataset(table, options)
 
 
 class TableDataset(SnapshotDataset):
     """The rows of a snapshot of a table as batches of tensors; created by `create_dataloader`."""
 
     @staticmethod
-    @implemented_by(_create_dataloader)
+    @implemented_by(_table_loader)
     def create_dataloader(
         table: TableSource,
         *,
@@ -100,9 +109,7 @@ class TableDataset(SnapshotDataset):
         timeout: float = 600,
         show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
-        follow: bool = False,
-        poll_seconds: float = 10,
-        wait_seconds: float | None = None,
+        follow: FollowLike = False,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], TableDataset]:
         """A loader of a snapshot of a table of any format, and its dataset.
 
@@ -168,9 +175,7 @@ class TableDataset(SnapshotDataset):
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
-            follow: each pass after the first reads the rows appended since the pass before it.
-            poll_seconds: with follow: how often a pass looks for appended rows.
-            wait_seconds: with follow: a pass that finds no appended rows for so long is empty.
+            follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
 
         Raises:
             UnknownOptionError: a keyword does not exist.
@@ -180,3 +185,397 @@ class TableDataset(SnapshotDataset):
             ColumnNotFoundError: the table does not have a column.
         """
         raise NotImplementedError
+
+
+def _iceberg_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], IcebergDataset]:
+    source, parsed = parse_call("iceberg", table, options)
+    dataset = opened_iceberg(source, parsed)
+    return StructuredLoader(dataset, parsed), dataset
+
+
+def opened_iceberg(source: Iceberg, options: Options) -> IcebergDataset:
+    """The dataset of an Iceberg table."""
+    from torch_dataloader_utils.iceberg.tables import IcebergSource  # needs an extra
+
+    with limited(options.worker.timeout):
+        table = IcebergSource(source)
+        return IcebergDataset(table, options, table.options)
+
+
+class IcebergDataset(TableDataset):
+    """The rows of a snapshot of an Iceberg table as batches of tensors; created by `create_dataloader`."""
+
+    @staticmethod
+    @implemented_by(_iceberg_loader)
+    def create_dataloader(
+        table: Any,
+        *,
+        # The options: written by scripts/write_signatures.py from their declarations.
+        catalog_config: Mapping[str, Any] | None = None,
+        snapshot_id: int | None = None,
+        ref: str | None = None,
+        as_of: datetime | str | int | None = None,
+        appended: AppendedLike | None = None,
+        follow: FollowLike = False,
+        scan_filter: Any = None,
+        metadata_columns: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: Any = None,
+        cache: CacheLike | None = None,
+        format_options: Mapping[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        transform: TransformLike | None = None,
+        subset: SubsetLike | None = None,
+        fraction: SampleLike | None = None,
+        limit: int | None = None,
+        class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
+        split_bytes: int | str | None = None,
+        split_rows: int | None = None,
+        split_strategy: Any = None,
+        num_ranks: int | None = None,
+        rank: int | None = None,
+        process_group: Any = None,
+        device_mesh: Any = None,
+        dp_mesh_dims: Sequence[str] | None = None,
+        accelerator: Any = None,
+        sharding: ShardingLike = "interleave",
+        canonical_ranks: int | None = None,
+        even: EvenLike = "none",
+        count_rows: bool = False,
+        steps_per_epoch: int | None = None,
+        shuffle: bool | Literal["splits", "all"] = False,
+        shuffle_seed: int = 42,
+        shuffle_bytes: int | str = "128MiB",
+        shuffle_buffer_size: int | None = None,
+        shuffle_open_splits: int | None = None,
+        batch_size: int = 1024,
+        last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
+        valid_key: str = "valid",
+        output_format: OutputFormat = "torch",  # type: ignore[assignment]
+        collate_fn: Callable[[Any], Collated] | None = None,
+        batch_tokens: BucketsLike | None = None,
+        pack: Sequence[str] | None = None,
+        pack_length: int | None = None,
+        pack_method: Literal["best_fit", "wrap"] = "best_fit",
+        pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+        pad_values: Mapping[str, float] | None = None,
+        pad_multiple: int = 1,
+        stack: Mapping[str, Sequence[str]] | None = None,
+        jagged: Mapping[str, Sequence[str]] | None = None,
+        dtypes: Mapping[Any, Any] | Any = None,
+        nulls: NullsLike = "error",
+        strings: StringsLike = "list",
+        lists: Literal["ragged", "padded", "nested"] = "ragged",
+        decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
+        strict_types: bool = False,
+        num_workers: int | None = None,
+        worker_mode: WorkerModeLike = "threads",
+        prefetch_bytes: int | str = "256MiB",
+        pin_memory: bool = False,
+        device: Any = None,
+        timeout: float = 600,
+        show_progress: bool | Literal["all"] = False,
+        progress_interval_sec: float = 120,
+    ) -> tuple[StructuredLoader[OutputFormat, Collated], IcebergDataset]:
+        """A loader of a snapshot of an Iceberg table, and its dataset. Needs the iceberg extra.
+
+        The snapshot is resolved once: every epoch reads the same rows, regardless of later commits.
+
+        Example:
+            ```python
+            loader, dataset = IcebergDataset.create_dataloader(
+                "analytics.events", catalog_config={"type": "sql", "uri": "sqlite:///catalog.db"}, batch_size=1024
+            )
+            ```
+
+        Args:
+            table: a name such as "namespace.table" (with `catalog_config`), a `pyiceberg.table.Table`, or the path of
+                a metadata file or of a table's folder.
+            catalog_config: the catalog's properties, as pyiceberg's load_catalog takes them.
+            snapshot_id: read this snapshot, with its own schema.
+            ref: read this branch or tag.
+            as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
+            appended: read only what was appended after a snapshot, as Appended(...) says.
+            follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
+            scan_filter: rules out files and row groups like filters, but drops no single row.
+            metadata_columns: columns such as "_file" and "_pos" to add.
+            columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
+            filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
+            storage_options: options of the path's fsspec filesystem, such as credentials.
+            filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
+            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
+            format_options: options of the file format, such as {"on_bad_lines": "skip"}.
+            on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
+            transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
+            subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
+            fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
+            limit: only the first rows in file order, after filters.
+            class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
+            split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
+            split_rows: the same in rows; overrides split_bytes.
+            split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
+            num_ranks: the number of ranks that share the rows; None detects it.
+            rank: this process's global rank; give it together with num_ranks.
+            process_group: the torch.distributed process group whose members are the ranks.
+            device_mesh: the DeviceMesh whose data-parallel places are the ranks.
+            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
+            accelerator: the accelerate.Accelerator whose processes are the ranks.
+            sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
+            canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
+            even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
+            count_rows: count rows in a scan if files do not record them.
+            steps_per_epoch: exactly this many batches on each rank in every epoch.
+            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+            shuffle_seed: the seed of all orders; the same on every rank.
+            shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
+            shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
+            shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+            batch_size: rows per batch.
+            last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
+            valid_key: the batch entry that is False for repeated rows, if there can be any.
+            output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
+            collate_fn: maps each finished batch to whatever the loader should yield.
+            batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
+            pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
+            pack_length: tokens of a sequence (L).
+            pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.
+            pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
+            pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+            pad_multiple: lists="padded": the length is a multiple of this, such as 8.
+            stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
+            jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
+            dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
+            nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
+            strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
+            lists: lists of varying length: values with offsets, padded, or nested tensors.
+            decimals: decimals as rounded floats, or as exact scaled integers; or by column.
+            strict_types: refuse columns that only fit Python objects.
+            num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
+            worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
+            prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
+            pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+            device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
+            timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
+            show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
+            progress_interval_sec: the seconds between two lines about progress where there is no bar.
+
+        Raises:
+            UnknownOptionError: a keyword does not exist.
+            OptionError: a value cannot work.
+            MissingExtraError: pyiceberg is not installed.
+            CatalogError: the catalog cannot be reached or refuses access.
+            DataNotFoundError: there is no such table.
+            SnapshotError: the table has no such snapshot.
+            FileReadError: a file cannot be read.
+            ColumnNotFoundError: the table does not have a column.
+            UnsupportedTypeError: the type of a column cannot be read.
+        """
+        raise NotImplementedError
+
+    @property
+    def snapshot(self) -> SnapshotInfo | None:
+        """The snapshot that is read; None if the table has none."""
+        return self._plan.snapshot
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """Each partition read: "partition" (column -> value), "spec_id", "files" and "records" (before deletes)."""
+        return self._plan.partitions
+
+    @property
+    def _plan(self) -> IcebergPlan:
+        """The plan of the live or next pass."""
+        plan: IcebergPlan = self.source.snapshot  # type: ignore[assignment]
+        return plan
+
+
+def _delta_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], DeltaDataset]:
+    source, parsed = parse_call("delta", table, options)
+    dataset = opened_delta(source, parsed)
+    return StructuredLoader(dataset, parsed), dataset
+
+
+def opened_delta(source: Delta, options: Options) -> DeltaDataset:
+    """The dataset of a Delta table."""
+    from torch_dataloader_utils.delta.tables import DeltaSource  # needs an extra
+
+    with limited(options.worker.timeout):
+        table = DeltaSource(source)
+        return DeltaDataset(table, options, table.options)
+
+
+class DeltaDataset(SnapshotDataset):
+    """The rows of a version of a Delta table as batches of tensors; created by `create_dataloader`."""
+
+    @staticmethod
+    @implemented_by(_delta_loader)
+    def create_dataloader(
+        table: Any,
+        *,
+        # The options: written by scripts/write_signatures.py from their declarations.
+        version: int | None = None,
+        as_of: datetime | str | int | None = None,
+        columns: Sequence[str] | None = None,
+        filters: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: CacheLike | None = None,
+        format_options: Mapping[str, Any] | None = None,
+        on_error: Literal["raise", "skip"] = "raise",
+        transform: TransformLike | None = None,
+        subset: SubsetLike | None = None,
+        fraction: SampleLike | None = None,
+        limit: int | None = None,
+        class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
+        split_bytes: int | str | None = None,
+        split_rows: int | None = None,
+        split_strategy: Any = None,
+        num_ranks: int | None = None,
+        rank: int | None = None,
+        process_group: Any = None,
+        device_mesh: Any = None,
+        dp_mesh_dims: Sequence[str] | None = None,
+        accelerator: Any = None,
+        sharding: ShardingLike = "interleave",
+        canonical_ranks: int | None = None,
+        even: EvenLike = "none",
+        count_rows: bool = False,
+        steps_per_epoch: int | None = None,
+        shuffle: bool | Literal["splits", "all"] = False,
+        shuffle_seed: int = 42,
+        shuffle_bytes: int | str = "128MiB",
+        shuffle_buffer_size: int | None = None,
+        shuffle_open_splits: int | None = None,
+        batch_size: int = 1024,
+        last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
+        valid_key: str = "valid",
+        output_format: OutputFormat = "torch",  # type: ignore[assignment]
+        collate_fn: Callable[[Any], Collated] | None = None,
+        batch_tokens: BucketsLike | None = None,
+        pack: Sequence[str] | None = None,
+        pack_length: int | None = None,
+        pack_method: Literal["best_fit", "wrap"] = "best_fit",
+        pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+        pad_values: Mapping[str, float] | None = None,
+        pad_multiple: int = 1,
+        stack: Mapping[str, Sequence[str]] | None = None,
+        jagged: Mapping[str, Sequence[str]] | None = None,
+        dtypes: Mapping[Any, Any] | Any = None,
+        nulls: NullsLike = "error",
+        strings: StringsLike = "list",
+        lists: Literal["ragged", "padded", "nested"] = "ragged",
+        decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
+        strict_types: bool = False,
+        num_workers: int | None = None,
+        worker_mode: WorkerModeLike = "threads",
+        prefetch_bytes: int | str = "256MiB",
+        pin_memory: bool = False,
+        device: Any = None,
+        timeout: float = 600,
+        show_progress: bool | Literal["all"] = False,
+        progress_interval_sec: float = 120,
+    ) -> tuple[StructuredLoader[OutputFormat, Collated], DeltaDataset]:
+        """A loader of a version of a Delta table, and its dataset. Needs the delta extra.
+
+        The version is resolved once: every epoch reads the same rows, regardless of later commits.
+
+        Example:
+            ```python
+            loader, dataset = DeltaDataset.create_dataloader("s3://bucket/events", version=12, batch_size=1024)
+            for batch in loader:
+                batch["feature_a"]  # a tensor
+            ```
+
+        Args:
+            table: path or URL of the table's folder, or a deltalake.DeltaTable, which is read at its version.
+            version: read this version, with its own schema.
+            as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
+            columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
+            filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
+            storage_options: options of the path's fsspec filesystem, such as credentials.
+            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
+            format_options: options of the file format, such as {"on_bad_lines": "skip"}.
+            on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
+            transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
+            subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
+            fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
+            limit: only the first rows in file order, after filters.
+            class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
+            split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
+            split_rows: the same in rows; overrides split_bytes.
+            split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
+            num_ranks: the number of ranks that share the rows; None detects it.
+            rank: this process's global rank; give it together with num_ranks.
+            process_group: the torch.distributed process group whose members are the ranks.
+            device_mesh: the DeviceMesh whose data-parallel places are the ranks.
+            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
+            accelerator: the accelerate.Accelerator whose processes are the ranks.
+            sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
+            canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
+            even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
+            count_rows: count rows in a scan if files do not record them.
+            steps_per_epoch: exactly this many batches on each rank in every epoch.
+            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+            shuffle_seed: the seed of all orders; the same on every rank.
+            shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
+            shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
+            shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+            batch_size: rows per batch.
+            last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
+            valid_key: the batch entry that is False for repeated rows, if there can be any.
+            output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
+            collate_fn: maps each finished batch to whatever the loader should yield.
+            batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
+            pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
+            pack_length: tokens of a sequence (L).
+            pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.
+            pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
+            pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+            pad_multiple: lists="padded": the length is a multiple of this, such as 8.
+            stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
+            jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
+            dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
+            nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
+            strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
+            lists: lists of varying length: values with offsets, padded, or nested tensors.
+            decimals: decimals as rounded floats, or as exact scaled integers; or by column.
+            strict_types: refuse columns that only fit Python objects.
+            num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
+            worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
+            prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
+            pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+            device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
+            timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
+            show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
+            progress_interval_sec: the seconds between two lines about progress where there is no bar.
+
+        Raises:
+            UnknownOptionError: a keyword does not exist.
+            OptionError: a value cannot work.
+            MissingExtraError: deltalake is not installed.
+            DataNotFoundError: there is no such table.
+            SnapshotError: the table has no such version.
+            FileReadError: the log or a file cannot be read, or the table requires of readers what is not supported.
+            ColumnNotFoundError: the table does not have a column.
+            UnsupportedTypeError: the type of a column cannot be read.
+        """
+        raise NotImplementedError
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        version = self._plan.cursor.end
+        assert isinstance(version, int)
+        return version
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """Each partition read: "partition" (column -> value), "files" and "records" (before deletes)."""
+        return self._plan.partitions
+
+    @property
+    def _plan(self) -> DeltaSnapshot:
+        """The snapshot of the live or next pass."""
+        plan: DeltaSnapshot = self.source.snapshot  # type: ignore[assignment]
+        return plan

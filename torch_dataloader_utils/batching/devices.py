@@ -10,7 +10,7 @@ import torch
 
 from torch_dataloader_utils.batching.tensors import pinning
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.options.devices import device_name
+from torch_dataloader_utils.options.workers import device_name
 
 
 class Target(Protocol):

@@ -15,7 +15,7 @@ from torch_dataloader_utils.delta.log import DeltaLog
 from torch_dataloader_utils.delta.snapshot import DeltaSnapshot, snapshot_of
 from torch_dataloader_utils.delta.store_options import data_options, log_options
 from torch_dataloader_utils.errors import OptionError, SnapshotError
-from torch_dataloader_utils.options import DeltaOptions, Options, ReadOptions
+from torch_dataloader_utils.options import Delta, Options, ReadOptions
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.tables import SnapshotCursor
@@ -27,18 +27,16 @@ class DeltaSource:
     """A table and the options for reading it. It stays in its process, because it may hold credentials.
 
     Args:
-        table: path or URL of the table's folder, or a `deltalake.DeltaTable`, which is read at its version.
-        chosen: the table's options.
+        chosen: the table and its version; a `deltalake.DeltaTable` is read at its version.
 
     Raises:
-        OptionError: `table` has another form, or `chosen` contradicts itself.
+        OptionError: the table has another form.
     """
 
-    def __init__(self, table: Any, chosen: DeltaOptions) -> None:
+    def __init__(self, chosen: Delta) -> None:
+        table = chosen.table
         if not isinstance(table, (str, os.PathLike, DeltaTable)) or not table:
             raise OptionError(f"table={shown(table)}: expected the path or URL of a Delta table, or a DeltaTable.")
-        if chosen.version is not None and chosen.as_of is not None:
-            raise OptionError(f"version={chosen.version}, as_of={shown(chosen.as_of)}: expected one of the two.")
         self._moment = None if chosen.as_of is None else _moment(chosen.as_of)
         self._version, self._asked = chosen.version, chosen.as_of
         self._chosen = chosen
@@ -50,11 +48,11 @@ class DeltaSource:
         self._url = _place(table)
 
     @property
-    def options(self) -> DeltaOptions:
+    def options(self) -> Delta:
         """The options that read the same version by the table's path: a `DeltaTable` is read at its version."""
         if self._loaded is None or self.pinned is not None:
             return self._chosen
-        return replace(self._chosen, version=self._loaded)
+        return self._chosen.replace(version=self._loaded)
 
     @property
     def pinned(self) -> str | None:

@@ -58,6 +58,7 @@ class IcebergRead:
         metadata_columns: such as "_file" and "_pos".
         subset: selects a subset of the rows, perhaps by their ids.
         replay: older rows that are read per appended row, if only appended ones are selected.
+        replay_seed: the seed of which these are.
         storage_options: for the table's files; they override the catalog's.
         filesystem: for the table's files; used instead of storage options.
         progress: shows the reading of manifests.
@@ -71,6 +72,7 @@ class IcebergRead:
     metadata_columns: Sequence[str] = ()
     subset: SubsetOptions = field(default_factory=SubsetOptions)
     replay: float = 0.0
+    replay_seed: int = 0
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
     progress: Progress = LOGGED
@@ -101,7 +103,7 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
 def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotCursor | None) -> IcebergPlan:
     metadata = opened.metadata
     resolved = resolve(metadata, read.snapshot, cursor)
-    start = read.snapshot.start_snapshot_id if cursor is None else cursor.start
+    start = read.snapshot.start if cursor is None else cursor.start
     check_metadata_columns(read.metadata_columns, metadata.format_version)
     by_row_id = hashes_row_ids(read.subset, resolved.schema, metadata.format_version)
     metadata_columns = dict.fromkeys([*read.metadata_columns, *([ROW_KEY] if by_row_id else [])])
@@ -116,7 +118,7 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
         whole = FileScan(opened, replace(resolved, appends=None), places, pruning, read.progress).files()
         new = snapshots_after(metadata, start, resolved.snapshot)
         older = [planned for planned in whole if planned.info.snapshot_id not in new]
-        key = name_hash(0, str(start), str(resolved.snapshot and resolved.snapshot.snapshot_id))
+        key = name_hash(read.replay_seed, str(start), str(resolved.snapshot and resolved.snapshot.snapshot_id))
         replay = drawn(read.replay, files, older, key)
         files = (*files, *replay.files)
     if by_row_id:
@@ -147,7 +149,7 @@ def newest_snapshot(table: Any, read: IcebergRead) -> SnapshotCursor:
         SnapshotError: the branch or tag no longer exists.
     """
     resolved = resolve(_opened_again(table, read).metadata, SnapshotChoice(ref=read.snapshot.ref))
-    return cursor_of(resolved, read.snapshot.start_snapshot_id)
+    return cursor_of(resolved, read.snapshot.start)
 
 
 def refreshed_storage(table: Any, read: IcebergRead, seconds: float = 0) -> tuple[Storage, float | None]:

@@ -125,7 +125,7 @@ class IcebergPlan:
         after = _pruned(self, before)
         columns = self.table.schema.remove_metadata()
         # Without a file, nothing shows by what the files that will be appended are partitioned.
-        waits = options.follow.follow and not after
+        waits = options.follow.follows and not after
         values_of = partial(identity_values, table=self.table)
         whole = None if waits else matching_files(after, self.row_filter, columns, values_of)
         after = after if whole is None else whole

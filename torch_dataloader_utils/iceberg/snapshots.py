@@ -13,16 +13,15 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from torch_dataloader_utils.errors import OptionError, SnapshotError, use
+from torch_dataloader_utils.errors import Remedy, SnapshotError, use
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
+from torch_dataloader_utils.options import Appended, Follow
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.sources.times import milliseconds, utc
 
 _SHOWN = 5  # snapshots listed in an error
 _MAIN = "main"
-_POINTS = ("snapshot_id", "ref", "as_of")
-_RANGE = ("start_snapshot_id", "end_snapshot_id")
 _SKIPPED = {  # operations that append nothing; a compaction moves the same rows to other files
     "error": frozenset({Operation.REPLACE}),
     "ignore": frozenset({Operation.REPLACE, Operation.OVERWRITE, Operation.DELETE}),
@@ -38,36 +37,54 @@ class SnapshotChoice:
         ref: a branch or tag.
         as_of: a time: reads the snapshot that was current then. A datetime with a time zone, its ISO form, or
             milliseconds since 1970.
-        start_snapshot_id: reads the rows appended after this snapshot.
-        end_snapshot_id: the last snapshot whose appends are read; None for the current one.
-        non_appends: overwrites and deletes between the appends that are read: an error, or ignored.
+        appended: reads what was appended, once or in each pass.
+        non_appends: instead of what `appended` says of overwrites and deletes.
     """
 
     snapshot_id: int | None = None
     ref: str | None = None
     as_of: datetime | str | int | None = None
-    start_snapshot_id: int | None = None
-    end_snapshot_id: int | None = None
-    non_appends: Literal["error", "ignore"] = "error"
+    appended: Appended | Follow | None = None
+    non_appends: Literal["error", "ignore"] | None = None
 
     def __post_init__(self) -> None:
-        given = {name: value for name in _POINTS + _RANGE if (value := getattr(self, name)) is not None}
-        points = [name for name in _POINTS if name in given]
-        if len(points) > 1 or (points and self.incremental):
-            listed = ", ".join(f"{name}={shown(value)}" for name, value in given.items())
-            raise OptionError(f"{listed}: expected one of snapshot_id, ref and as_of, or start_ and end_snapshot_id.")
-        for name, value in given.items():
-            if name.endswith("snapshot_id") and (isinstance(value, bool) or not isinstance(value, int)):
-                raise OptionError(f"{name}={shown(value)}: expected a whole number, as listed in the table's history.")
-        if self.ref is not None and (not isinstance(self.ref, str) or not self.ref):
-            raise OptionError(f"ref={shown(self.ref)}: expected the name of a branch or tag.")
         if self.as_of is not None:
             milliseconds(self.as_of)
 
     @property
+    def start(self) -> int | None:
+        """The snapshot after which rows were appended."""
+        return None if self.appended is None else self.appended.after
+
+    @property
+    def until(self) -> int | None:
+        """The last snapshot whose appends are read; None for the current one."""
+        return self.appended.until if isinstance(self.appended, Appended) else None
+
+    @property
     def incremental(self) -> bool:
         """Whether only appended rows are read."""
-        return self.start_snapshot_id is not None or self.end_snapshot_id is not None
+        return self.start is not None or self.until is not None
+
+    @property
+    def skipped(self) -> frozenset[Operation]:
+        """The operations that append nothing and are no errors."""
+        return _SKIPPED[self.non_appends or ("error" if self.appended is None else self.appended.non_appends)]
+
+    @property
+    def advice(self) -> str:
+        """What to do about an operation that is no append, in a sentence."""
+        if self.incremental:
+            return "End before it, or start from it."
+        return "Call advance() to read the whole table, or advance(appended_only=True, non_appends='ignore')."
+
+    def remedies(self) -> list[Remedy]:
+        """What leaves out overwrites and deletes among the appends."""
+        keyword = "appended" if isinstance(self.appended, Appended) else "follow"
+        if self.appended is None or self.non_appends is not None:
+            return []
+        ignoring: Any = {keyword: self.appended.replace(non_appends="ignore")}
+        return [use("leaves out overwrites and deletes", **ignoring)]
 
 
 @dataclass(frozen=True)
@@ -206,9 +223,9 @@ def _there(snapshots: Iterable[Snapshot]) -> str:
 
 
 def _appended(metadata: TableMetadata, choice: SnapshotChoice) -> Resolved:
-    number = choice.end_snapshot_id
-    end = _current(metadata) if number is None else _by_id(metadata, number, f"end_snapshot_id={number}")
-    return Resolved(end, metadata.schema(), _appends(metadata, choice, choice.start_snapshot_id, end))
+    number = choice.until
+    end = _current(metadata) if number is None else _by_id(metadata, number, f"until={number}")
+    return Resolved(end, metadata.schema(), _appends(metadata, choice, choice.start, end))
 
 
 def snapshots_after(metadata: TableMetadata, start: int | str | None, end: Snapshot | None) -> frozenset[int]:
@@ -235,22 +252,22 @@ def _appends(
         if end is not None:
             oldest = since[-1].snapshot_id
             known = f"snapshot {end.snapshot_id}, whose history goes back to {oldest} (more may have expired)"
-        raise SnapshotError(f"start_snapshot_id={start}: is not an ancestor of {known}: {_there(metadata.snapshots)}")
-    return tuple(snapshot for snapshot in reversed(since) if _is_append(snapshot, _SKIPPED[choice.non_appends]))
+        raise SnapshotError(f"after={start}: is not an ancestor of {known}: {_there(metadata.snapshots)}")
+    return tuple(snapshot for snapshot in reversed(since) if _is_append(snapshot, choice))
 
 
-def _is_append(snapshot: Snapshot, skipped: frozenset[Operation]) -> bool:
-    """Whether a snapshot appended rows; False for `skipped` operations.
+def _is_append(snapshot: Snapshot, choice: SnapshotChoice) -> bool:
+    """Whether a snapshot appended rows; False for operations that the choice skips.
 
     Raises:
         SnapshotError: it is another operation, or of an unknown kind: it may have appended.
     """
     operation = None if snapshot.summary is None else snapshot.summary.operation
-    if operation != Operation.APPEND and operation not in skipped:
+    if operation != Operation.APPEND and operation not in choice.skipped:
         raise SnapshotError(
             f"snapshot {snapshot.snapshot_id} ({utc(snapshot.timestamp_ms)}) is not an append but "
             f"{'of an unknown kind' if operation is None else repr(operation.value)}: between two snapshots, only "
-            "appended rows can be read. End before it, or start from it.",
-            remedies=[use("leaves out overwrites and deletes", non_appends="ignore")] if operation else [],
+            f"appended rows can be read. {choice.advice}",
+            remedies=choice.remedies() if operation else [],
         )
     return bool(operation == Operation.APPEND)

@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from torch_dataloader_utils.iceberg.catalog import again
 from torch_dataloader_utils.iceberg.plan import IcebergRead, newest_snapshot, plan_table
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.snapshots import SnapshotChoice
-from torch_dataloader_utils.options import Options, TableOptions, progress_of
+from torch_dataloader_utils.options import Appended, Iceberg, Options, progress_of
 from torch_dataloader_utils.sources.tables import SnapshotCursor
-
-_PINS = ("snapshot_id", "as_of", "end_snapshot_id")
 
 
 class IcebergSource:
     """A table and the options for reading it. It stays in its process, because it may hold a catalog and its secrets.
 
     Args:
-        table: as in `plan_table`.
-        chosen: the table's options.
+        chosen: the table, and what is read of it.
+        non_appends: what overwrites and deletes among appended rows are, instead of what `chosen` says.
     """
 
-    def __init__(self, table: Any, chosen: TableOptions) -> None:
-        self._table = table
+    def __init__(self, chosen: Iceberg, non_appends: Literal["error", "ignore"] | None = None) -> None:
+        self._table: Any = chosen.table
         self._chosen = chosen
+        self._appended = chosen.appended if isinstance(chosen.appended, Appended) else None
+        self._non_appends = non_appends
 
     @property
-    def options(self) -> TableOptions:
+    def options(self) -> Iceberg:
         """The options that read the same rows by the table's name: a table given as an object has a catalog, too."""
-        named = isinstance(self._table, (str, os.PathLike)) or self._chosen.catalog_config is not None
-        return self._chosen if named else replace(self._chosen, catalog_config={})
+        named = isinstance(self._table, (str, os.PathLike)) or self._chosen.catalog is not None
+        return self._chosen if named else self._chosen.replace(catalog={})
 
     @property
     def pinned(self) -> str | None:
         """Why the table stays at one snapshot (an option pins it); None if it can move."""
-        option = next((name for name in _PINS if getattr(self._chosen, name) is not None), None)
-        return option and (
-            f"{option}= was given, which pins the snapshot: leave it out, or use ref= or start_snapshot_id= instead."
-        )
+        until = None if self._appended is None else self._appended.until
+        pins = {"snapshot_id": self._chosen.snapshot_id, "as_of": self._chosen.as_of, "until": until}
+        option = next((name for name, value in pins.items() if value is not None), None)
+        return option and f"{option}= was given, which pins the snapshot: leave it out, or use ref= instead."
+
+    def taking(self, non_appends: Literal["error", "ignore"]) -> IcebergSource:
+        """The same table, with overwrites and deletes among appended rows as errors, or left out."""
+        return IcebergSource(self._chosen, non_appends)
 
     def newest(self, options: Options) -> SnapshotCursor:
-        """The newest snapshot of the branch; with `start_snapshot_id=`, the rows appended since.
+        """The newest snapshot of the branch; with `appended` or `follow`, the rows appended since.
 
         Raises:
             CatalogError: the catalog cannot be reached or denies access.
@@ -57,22 +60,23 @@ class IcebergSource:
 
     def _read(self, options: Options) -> IcebergRead:
         chosen, read = self._chosen, options.read
+        appended = self._appended or options.follow.follow
         return IcebergRead(
-            catalog_config=chosen.catalog_config,
+            catalog_config=chosen.catalog,
             snapshot=SnapshotChoice(
                 chosen.snapshot_id,
                 chosen.ref,
                 chosen.as_of,
-                chosen.start_snapshot_id,
-                chosen.end_snapshot_id,
-                chosen.non_appends,
+                appended,
+                self._non_appends,
             ),
             filters=read.filters,
             scan_filter=chosen.scan_filter,
             columns=read.columns,
             metadata_columns=tuple(chosen.metadata_columns),
             subset=options.subset,
-            replay=float(chosen.replay),
+            replay=0.0 if appended is None else float(appended.replay),
+            replay_seed=0 if appended is None else appended.seed,
             storage_options=read.storage_options,
             filesystem=read.filesystem,
             progress=progress_of(options),

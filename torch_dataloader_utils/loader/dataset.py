@@ -431,7 +431,7 @@ def steps_unknown(options: Options, *, waits: bool) -> str:
             "Set even='drop' or even='pad', or steps_per_epoch=n to fix the number."
         )
     # A pass that follows a table reads each row once, so no option can fix its steps.
-    return str(unknown_steps_advice(options.uncounted, fixable=not options.follow.follow))
+    return str(unknown_steps_advice(options.uncounted, fixable=not options.follow.follows))
 
 
 def summary(here: Epochs, options: Options, *, waits: bool) -> str:

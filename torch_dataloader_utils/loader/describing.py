@@ -100,7 +100,7 @@ class _Facts:
     @property
     def _follow(self) -> str:
         """What the passes read of a table that they follow."""
-        if not self.options.follow.follow:
+        if not self.options.follow.follows:
             return ""
         if not self.waits:
             return "each pass is what was appended since the one before it"

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
 from torch_dataloader_utils.errors import CatalogError, ShardingError, StaleIteratorError
-from torch_dataloader_utils.options import FollowOptions
+from torch_dataloader_utils.options import Follow
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage.retries import permanent
@@ -75,7 +75,7 @@ def appended_since(
     here: SnapshotCursor,
     newest: Callable[[], SnapshotCursor],
     source_at: Callable[[SnapshotCursor], Source],
-    options: FollowOptions,
+    follow: Follow,
     sharers: Sharers,
     patience: Patience,
     ending: Callable[[], bool],
@@ -88,7 +88,7 @@ def appended_since(
         here: the position up to which rows were read.
         newest: looks up the table's newest position; called on rank 0 only.
         source_at: opens the rows at a position.
-        options: how often to look, and for how long.
+        follow: how often to look, and for how long.
         sharers: the ranks that share the answer.
         patience: with errors of `newest`.
         ending: whether the wait is to be ended.
@@ -96,12 +96,12 @@ def appended_since(
     Raises:
         StaleIteratorError: it was ended.
     """
-    end = monotonic() + (inf if options.wait_seconds is None else options.wait_seconds)
+    end = monotonic() + (inf if follow.wait is None else follow.wait)
     waiting = False
 
     def look() -> tuple[SnapshotCursor | None, float]:
         _check(ending)
-        return _looked(newest, end, patience, options), end - monotonic()
+        return _looked(newest, end, patience, follow), end - monotonic()
 
     while True:
         found, left = from_first_rank(look, sharers, "look for appended rows")
@@ -111,15 +111,15 @@ def appended_since(
             if source.files or left <= 0:  # a compaction appends no files
                 return source
         if not waiting:
-            _LOG.info("waiting for rows appended after snapshot %s; looks every %g s", here.end, options.poll_seconds)
+            _LOG.info("waiting for rows appended after snapshot %s; looks every %g s", here.end, follow.poll)
         waiting = True
-        _wait(min(options.poll_seconds, left), ending)
+        _wait(min(follow.poll, left), ending)
         if sharers.index:  # the first rank tells the others
             _check(ending)
 
 
 def _looked(
-    newest: Callable[[], SnapshotCursor], end: float, patience: Patience, options: FollowOptions
+    newest: Callable[[], SnapshotCursor], end: float, patience: Patience, follow: Follow
 ) -> SnapshotCursor | None:
     """The table's newest position; None while its catalog fails, and is to be asked again."""
     try:
@@ -129,7 +129,7 @@ def _looked(
         if patience.is_over(error, now, end - now):
             raise
         if first:
-            _LOG.warning("%s It is asked again every %g s.", error, options.poll_seconds)
+            _LOG.warning("%s It is asked again every %g s.", error, follow.poll)
         return None
     if patience.tried:
         _LOG.info("the catalog answers again")

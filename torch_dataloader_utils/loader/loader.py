@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
 from torch.utils.data import DataLoader
@@ -11,11 +13,18 @@ from torch.utils.data import DataLoader
 from torch_dataloader_utils.checkpoint.form import check_form, check_seal, plain
 from torch_dataloader_utils.checkpoint.state_dict import of_any_rank, steps_taken
 from torch_dataloader_utils.distributed.peers import job_peers
+from torch_dataloader_utils.distributed.ranks import World
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.loader.accelerated import check_accelerator, loaded_by_accelerate, preparing_accelerator
 from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, Format, NumpyBatch, OutputFormat_co
 from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.sampler import EpochSampler
+from torch_dataloader_utils.loader.tables import SnapshotDataset
+from torch_dataloader_utils.metrics.verdict import Verdict
 from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.storage import usable_cores
 
@@ -163,6 +172,45 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def skip_steps(self, first: int, last: int) -> None:
         """Skip the steps `[first, last)` of the live or next epoch, except those already taken."""
         self.dataset.skip_steps(first, last)
+
+    def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
+        """The plan of a rank for an epoch; reads no data (see `LoaderDataset.plan`)."""
+        return self.dataset.plan(epoch, rank)
+
+    def describe(self, epoch: int | None = None) -> Description:
+        """What the dataset holds, and what each rank gets in an epoch (see `LoaderDataset.describe`)."""
+        return self.dataset.describe(epoch)
+
+    def plan_page(self, path: str | os.PathLike[str], epoch: int | None = None) -> Path:
+        """Write the plan as a web page (see `LoaderDataset.plan_page`). Returns the path."""
+        return self.dataset.plan_page(path, epoch)
+
+    def verdict(self) -> Verdict | None:
+        """What limited the speed of the last complete pass, and what to change; None before it."""
+        return self.dataset.verdict()
+
+    def on_event(self, callback: Callable[[Event], object]) -> None:
+        """Call a function with each event of this process from now on (see `LoaderDataset.on_event`)."""
+        self.dataset.on_event(callback)
+
+    def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:
+        """Move to the newest snapshot of the table (see `SnapshotDataset.advance`).
+
+        Raises:
+            OptionError: files have no snapshots.
+        """
+        if not isinstance(self.dataset, SnapshotDataset):
+            raise OptionError("advance(): only tables have snapshots; make a new loader to read other files.")
+        return self.dataset.advance(appended_only, non_appends)
+
+    def close(self) -> None:
+        """End the live pass and the worker processes; the next pass starts new ones."""
+        self.dataset.close()
+
+    @property
+    def world(self) -> World:
+        """The number of ranks and this process's rank; detected at first use, then kept."""
+        return self.dataset.world
 
     @property
     def _is_accelerate_prepared(self) -> bool:

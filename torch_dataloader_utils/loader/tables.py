@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
@@ -18,8 +18,9 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.following import Patience, appended_since, check_group
-from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions
+from torch_dataloader_utils.options import Delta, Iceberg, Options
 from torch_dataloader_utils.plan_page.call import table_values
+from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
@@ -40,20 +41,20 @@ class SnapshotDataset(LoaderDataset):
         self,
         table: TableSource | None = None,
         options: Options | None = None,
-        of_table: TableOptions | DeltaOptions | None = None,
+        of_table: Iceberg | Delta | None = None,
         **unknown: Any,
     ) -> None:
         if table is None or options is None or unknown:
             name = type(self).__name__
             raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
         self._table: TableSource | None = table
-        if options.follow.follow and table.pinned is not None:
+        if options.follow.follows and table.pinned is not None:
             raise OptionError(f"follow=True: {table.pinned}")
         super().__init__(open_snapshot(table.snapshot(None, options), options), options)
         self._of_table = {} if of_table is None else table_values(of_table)  # now that the values are checked
         self._note_read()
 
-    def advance(self, appended_only: bool = False) -> bool:
+    def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:
         """Move to the newest snapshot of the table. Returns True if there was a newer one.
 
         Call it between epochs, on every rank: all ranks move to the newest snapshot that rank 0 sees. A call during a
@@ -62,15 +63,17 @@ class SnapshotDataset(LoaderDataset):
         Args:
             appended_only: read only the rows appended since the snapshot read before. If there is no newer snapshot,
                 nothing changes.
+            non_appends: with `appended_only`, whether overwrites and deletes in between are errors, or left out; None:
+                as the options of the table say, or else errors.
 
         Raises:
             OptionError: the options pin the snapshot, or this is a copy.
             CatalogError: the catalog cannot be reached or refuses access.
             SnapshotError: with `appended_only`, a snapshot in between has expired or did more than append (compactions
-                are allowed, and other changes by `non_appends="ignore"`), or the table does not record what was
+                are allowed, and other changes with `non_appends="ignore"`), or the table does not record what was
                 appended. The message names the snapshot.
         """
-        table = self._known_table("advance()")
+        table = _taking(self._known_table("advance()"), non_appends)
         if table.pinned is not None:
             raise OptionError(f"advance(): {table.pinned}")
         here = self._snapshot_of(self._epochs.next_source).cursor
@@ -79,7 +82,7 @@ class SnapshotDataset(LoaderDataset):
         there = replace(newest, start=here.end) if appended_only else newest
         newer = newest.end != here.end
         if newer or (not appended_only and there.start != here.start):
-            self._epochs.move_to(self._source_at(there))
+            self._epochs.move_to(self._source_at(there, table))
         return newer
 
     def source_cursor(self) -> dict[str, Any]:
@@ -91,7 +94,7 @@ class SnapshotDataset(LoaderDataset):
         return {**cursor, "read": True} if self._is_read() else cursor
 
     def _saved_cursor(self) -> dict[str, Any]:
-        read = {"read": False} if self._options.follow.follow else {}
+        read = {"read": False} if self._options.follow.follows else {}
         return {**read, **self.source_cursor()}
 
     def restore_source(self, cursor: Mapping[str, Any]) -> None:
@@ -108,14 +111,15 @@ class SnapshotDataset(LoaderDataset):
         if there == self._snapshot.cursor:
             self._epochs.stay()  # undoes an advance() called during the live pass
             return
-        source = self._source_at(there)
+        # What was left out of these rows when they were read before, is left out again.
+        source = self._source_at(there, None if self._table is None else _taking(self._table, "ignore", or_none=True))
         self._passes.load(EpochPosition(self._passes.epoch))
         self._epochs.move_to(source)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """As for every dataset; also moves to the state's position in the table's history."""
         super().load_state_dict(state, strict)
-        read = self._options.follow.follow and (state.get("source") or {}).get("read") is True
+        read = self._options.follow.follows and (state.get("source") or {}).get("read") is True
         self._read, self._read_in = self._snapshot.cursor if read else None, None
 
     def steps(self) -> int | None:
@@ -132,7 +136,7 @@ class SnapshotDataset(LoaderDataset):
     def _note_read(self) -> None:
         """Note from now on whose rows complete passes read."""
         self._read = self._read_in = None
-        if self._options.follow.follow:
+        if self._options.follow.follows:
             self._epochs.hooks.add(self._note_pass)
 
     def _note_pass(self, event: Event) -> None:
@@ -143,16 +147,16 @@ class SnapshotDataset(LoaderDataset):
         """Whether the rows at the current position have been read, and the next pass is to follow the table."""
         live = self._epochs.passes.live
         if live is not None:  # Accelerate saves states one batch ahead: a pass is over with its last batch
-            return self._options.follow.follow and self._accelerated is not None and live.complete
+            return self._options.follow.follows and self._accelerated is not None and live.complete
         return self._read == self._snapshot_of(self._epochs.source).cursor
 
     def _waits(self) -> bool:
         none_yet = self._epochs.passes.live is None and not self._epochs.next_source.files
-        return self._is_read() or (self._options.follow.follow and none_yet)
+        return self._is_read() or (self._options.follow.follows and none_yet)
 
     def _planned(self, epoch: int | None) -> int:
         number, live = super()._planned(epoch), self._passes.live
-        if not self._options.follow.follow or (live is None and not self._waits()):
+        if not self._options.follow.follows or (live is None and not self._waits()):
             return number
         known = self._read_in if live is None else live.epoch
         if number == known and (live is not None or epoch is not None):
@@ -168,7 +172,8 @@ class SnapshotDataset(LoaderDataset):
         return self._planned(epoch)
 
     def _followed(self) -> Source | None:
-        if not self._options.follow.follow:
+        follow = self._options.follow.follow
+        if follow is None:
             return None
         table, source = self._known_table("follow=True"), self._epochs.source
         here, sharers = self._snapshot_of(source).cursor, sharers_of(self._options)
@@ -181,9 +186,7 @@ class SnapshotDataset(LoaderDataset):
                 return table.newest(self._options)
 
         patience, passes = Patience(self._options.worker.timeout), self._epochs.passes
-        return appended_since(
-            here, newest, self._source_at, self._options.follow, sharers, patience, lambda: passes.ending
-        )
+        return appended_since(here, newest, self._source_at, follow, sharers, patience, lambda: passes.ending)
 
     def _renew(self) -> None:
         """Called before a pass is read; also sends the latest credentials to worker processes."""
@@ -213,10 +216,11 @@ class SnapshotDataset(LoaderDataset):
             )
         return self._table
 
-    def _source_at(self, cursor: SnapshotCursor) -> Source:
-        """The source at another position in the table's history."""
+    def _source_at(self, cursor: SnapshotCursor, table: TableSource | None = None) -> Source:
+        """The source at another position in the history of its table, or of this view of it."""
+        table = table or self._known_table("another snapshot than its own")
         with limited(self._options.worker.timeout):
-            snapshot = self._known_table("another snapshot than its own").snapshot(cursor, self._options)
+            snapshot = table.snapshot(cursor, self._options)
         if snapshot.cursor != cursor:
             raise SnapshotError(
                 f"{snapshot.name}: requested {cursor}, got {snapshot.cursor}: the table cannot read this range. Call "
@@ -234,6 +238,23 @@ class SnapshotDataset(LoaderDataset):
         self._of_table = state["of_table"]
         super().__setstate__(state)
         self._note_read()
+
+
+def _taking(table: TableSource, non_appends: Any, *, or_none: bool = False) -> TableSource:
+    """The table with overwrites and deletes among appended rows as errors, or left out; None leaves it as it is.
+
+    Raises:
+        OptionError: it cannot leave them out; with `or_none`, it is returned as it is.
+    """
+    if non_appends not in (None, "error", "ignore"):
+        raise OptionError(f"non_appends={shown(non_appends)}: expected one of 'error', 'ignore'.")
+    taking = getattr(table, "taking", None)
+    if non_appends is None or (taking is None and or_none):
+        return table
+    if taking is None:
+        raise OptionError(f"non_appends={non_appends!r}: only an Iceberg table can leave out what is no append.")
+    taken: TableSource = taking(non_appends)
+    return taken
 
 
 def _restored(cursor: Mapping[str, Any]) -> SnapshotCursor:

@@ -1,34 +1,77 @@
 """The options of a loader."""
 
-from torch_dataloader_utils.options.even import EVEN as EVEN
-from torch_dataloader_utils.options.groups import LAST_BATCH as LAST_BATCH
-from torch_dataloader_utils.options.groups import ConvertOptions as ConvertOptions
-from torch_dataloader_utils.options.groups import ReadOptions as ReadOptions
-from torch_dataloader_utils.options.groups import SplitOptions as SplitOptions
-from torch_dataloader_utils.options.groups import WorkerOptions as WorkerOptions
-from torch_dataloader_utils.options.groups import check_last_batch as check_last_batch
-from torch_dataloader_utils.options.keywords import Call as Call
-from torch_dataloader_utils.options.keywords import Options as Options
-from torch_dataloader_utils.options.keywords import mask_key as mask_key
-from torch_dataloader_utils.options.keywords import option_defaults as option_defaults
-from torch_dataloader_utils.options.keywords import options_of as options_of
-from torch_dataloader_utils.options.keywords import parse_delta_options as parse_delta_options
-from torch_dataloader_utils.options.keywords import parse_options as parse_options
-from torch_dataloader_utils.options.keywords import parse_table_options as parse_table_options
-from torch_dataloader_utils.options.keywords import repeats_rows as repeats_rows
-from torch_dataloader_utils.options.mix import MixOptions as MixOptions
-from torch_dataloader_utils.options.packing import PackOptions as PackOptions
-from torch_dataloader_utils.options.padding import PadOptions as PadOptions
-from torch_dataloader_utils.options.sharding import Rotate as Rotate
-from torch_dataloader_utils.options.sharding import ShardingOptions as ShardingOptions
-from torch_dataloader_utils.options.sharding import Strided as Strided
-from torch_dataloader_utils.options.sharding import check_names as check_names
-from torch_dataloader_utils.options.sharding import name_of as name_of
-from torch_dataloader_utils.options.sharding import split_sharding as split_sharding
-from torch_dataloader_utils.options.showing import progress_of as progress_of
-from torch_dataloader_utils.options.shuffle import ShuffleOptions as ShuffleOptions
-from torch_dataloader_utils.options.subset import SubsetOptions as SubsetOptions
-from torch_dataloader_utils.options.tables import DeltaOptions as DeltaOptions
-from torch_dataloader_utils.options.tables import FollowOptions as FollowOptions
-from torch_dataloader_utils.options.tables import TableOptions as TableOptions
-from torch_dataloader_utils.values import plain_value as plain_value
+from torch_dataloader_utils.options.even import EVEN
+from torch_dataloader_utils.options.groups import (
+    LAST_BATCH,
+    ConvertOptions,
+    ReadOptions,
+    SplitOptions,
+    WorkerOptions,
+    check_last_batch,
+)
+from torch_dataloader_utils.options.keywords import (
+    Call,
+    Options,
+    mask_key,
+    option_defaults,
+    options_of,
+    parse_call,
+    parse_options,
+    parse_stream,
+    repeats_rows,
+)
+from torch_dataloader_utils.options.mix import MixOptions
+from torch_dataloader_utils.options.packing import PackOptions
+from torch_dataloader_utils.options.padding import PadOptions
+from torch_dataloader_utils.options.sharding import (
+    Rotate,
+    ShardingOptions,
+    Strided,
+    check_names,
+    name_of,
+    split_sharding,
+)
+from torch_dataloader_utils.options.showing import progress_of
+from torch_dataloader_utils.options.shuffle import ShuffleOptions
+from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, FollowOptions, Iceberg, SourceValue
+from torch_dataloader_utils.options.subset import SubsetOptions
+from torch_dataloader_utils.values import plain_value
+
+__all__ = [
+    "EVEN",
+    "LAST_BATCH",
+    "Appended",
+    "Call",
+    "ConvertOptions",
+    "Delta",
+    "Files",
+    "Follow",
+    "FollowOptions",
+    "Iceberg",
+    "MixOptions",
+    "Options",
+    "PackOptions",
+    "PadOptions",
+    "ReadOptions",
+    "Rotate",
+    "ShardingOptions",
+    "ShuffleOptions",
+    "SourceValue",
+    "SplitOptions",
+    "Strided",
+    "SubsetOptions",
+    "WorkerOptions",
+    "check_last_batch",
+    "check_names",
+    "mask_key",
+    "name_of",
+    "option_defaults",
+    "options_of",
+    "parse_call",
+    "parse_options",
+    "parse_stream",
+    "plain_value",
+    "progress_of",
+    "repeats_rows",
+    "split_sharding",
+]

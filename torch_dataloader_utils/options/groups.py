@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.cache import Cache
-from torch_dataloader_utils.options.devices import device_name
 from torch_dataloader_utils.options.even import EVEN
 from torch_dataloader_utils.options.nulls import NullsLike, check_nulls, nulls_text
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.options.sharding import ShardingOptions, of_sharding
+from torch_dataloader_utils.options.sources import Files
 from torch_dataloader_utils.options.strings import StringsLike, check_strings
+from torch_dataloader_utils.options.workers import device_name
 from torch_dataloader_utils.progress import check_bars
 from torch_dataloader_utils.values import (
     ByColumn,
@@ -34,7 +35,7 @@ from torch_dataloader_utils.values import (
     num_bytes,
     one_of,
     option,
-    path,
+    option_of,
     seconds,
     values,
     whole,
@@ -54,21 +55,13 @@ _split_strategy = values(
 class ReadOptions(Checked):
     """What is read, and from where."""
 
-    format: str | None = option(
-        None,
-        maybe(values("the name of a format", lambda value: isinstance(value, str))),
-        doc='the file format, such as "parquet"; None infers it from suffixes or first bytes',
-    )
+    format: str | None = option_of(Files, "format")
     columns: Sequence[str] | None = option(
         None, maybe(names), doc='the columns of a batch, in this order, or patterns such as "f*"; None for all'
     )
     filters: Any = option(None, doc="the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra)")
-    partitioning: str | None = option(
-        "auto",
-        one_of("auto", "hive", None),
-        doc="whether key=value folders of paths become columns; auto: if all files have the same keys",
-    )
-    schema: Any = option(None, doc="the pyarrow.Schema to read as; None merges those of all files")
+    partitioning: str | None = option_of(Files, "partitioning")
+    schema: Any = option_of(Files, "schema")
     # Credentials: never in a repr, a log or an error.
     storage_options: Mapping[str, Any] | None = option(
         None,
@@ -79,9 +72,7 @@ class ReadOptions(Checked):
     filesystem: Any = option(
         None, doc="an existing fsspec or pyarrow filesystem, instead of storage_options", repr=False
     )
-    manifest: str | os.PathLike[str] | None = option(
-        None, maybe(path), doc="a file that caches the list of files and their footers; created if missing"
-    )
+    manifest: str | os.PathLike[str] | None = option_of(Files, "manifest")
     cache: Cache | None = option(
         None,
         maybe(a(Cache)),

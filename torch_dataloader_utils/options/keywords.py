@@ -23,12 +23,13 @@ from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.padding import PadOptions
 from torch_dataloader_utils.options.retired import check_retired
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
+from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue
 from torch_dataloader_utils.options.subset import SubsetOptions
-from torch_dataloader_utils.options.tables import DeltaOptions, FollowOptions, TableOptions
 from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.options.transform import of_transform
 from torch_dataloader_utils.options.workers import of_worker_mode
-from torch_dataloader_utils.values import Check, checked, plain_value
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import Check, checked, declared, plain_value
 
 T = TypeVar("T")
 
@@ -118,12 +119,23 @@ _OF_TABLES = tuple(item.name for item in fields(FollowOptions))
 _OF_PARTS = (ReadOptions, SubsetOptions, ConvertOptions)
 
 # The calls that make loaders: of files, of a table of any format, an Iceberg or a Delta table, of several datasets.
-Call = Literal["files", "table", "iceberg", "delta", "combine"]
-_OF_CALL: dict[Call, type] = {"iceberg": TableOptions, "delta": DeltaOptions}
+Call = Literal["stream", "files", "table", "iceberg", "delta", "combine"]
+# What each call reads, whose fields are keywords of the call; a catalog has 0.2.0's name there.
+_KINDS: dict[Call, type[SourceValue]] = {"files": Files, "iceberg": Iceberg, "delta": Delta}
+_FLAT = {"catalog": "catalog_config"}
+_FUNCTIONS: dict[Call, str] = {
+    "stream": "stream",
+    "files": "StructuredDataset.create_dataloader",
+    "table": "StructuredDataset.create_dataloader",
+    "iceberg": "IcebergDataset.create_dataloader",
+    "delta": "DeltaDataset.create_dataloader",
+    "combine": "combine",
+}
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
+    "stream": (*_NOT_OF_TABLES, *_OF_TABLES),
     "files": _OF_TABLES,
     "table": (*_NOT_OF_TABLES, "on_error"),
-    "iceberg": _NOT_OF_TABLES,
+    "iceberg": (*_NOT_OF_TABLES, *_OF_TABLES),  # the value of the table has them
     "delta": (*_NOT_OF_TABLES, "filesystem", *_OF_TABLES),  # deltalake has clients of its own
     "combine": ("count_rows", *_OF_TABLES),
 }
@@ -138,9 +150,11 @@ def options_of(call: Call) -> dict[str, Field[Any]]:
     groups = [kind for kind in _GROUPS.values() if kind is not MixOptions]
     if call == "combine":
         groups = [MixOptions, *(kind for kind in groups if kind not in _OF_PARTS)]
-    kinds = [_OF_CALL[call], *groups] if call in _OF_CALL else groups
-    items = (item for kind in kinds for item in fields(kind))
-    return {item.name: item for item in items if item.name not in _LEFT_OUT[call] and item.metadata["keyword"]}
+    own = declared(_KINDS[call]) if call in ("iceberg", "delta") else []
+    for item in own:
+        item.name = _flat(item.name)
+    items = [*own, *(item for kind in groups for item in fields(kind) if item.name not in _LEFT_OUT[call])]
+    return {item.name: item for item in items if item.metadata["keyword"]}
 
 
 def option_defaults(call: Call = "files") -> dict[str, Any]:
@@ -159,26 +173,60 @@ def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    function = "combine" if call == "combine" else "StructuredDataset.create_dataloader"
-    return _options(_known(keywords, option_defaults() | option_defaults(call), function))
+    return _options(_known(keywords, option_defaults() | option_defaults(call), _FUNCTIONS[call]))
 
 
-def parse_table_options(keywords: Mapping[str, Any]) -> tuple[Options, TableOptions]:
-    """The grouped, checked options of an Iceberg table: those of `parse_options`, and those that only a table has."""
-    known = _known(keywords, option_defaults("iceberg"), "IcebergDataset.create_dataloader")
-    return _options(known), _group(TableOptions, known)
+def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any, Options]:
+    """What a call reads, and the grouped, checked options of its loader.
+
+    Args:
+        call: "files", "iceberg" or "delta".
+        first: the first argument of the call.
+        keywords: the others, with the fields of what is read among them.
+    """
+    _check_client(_KINDS[call], keywords)
+    kind, known = _KINDS[call], _known(keywords, option_defaults(call), _FUNCTIONS[call])
+    own = {field: known.pop(name) for field in kind.fields if (name := _flat(field)) in known}
+    source = kind(plain_value(first), **own)
+    return source, _with(source, known)
 
 
-def parse_delta_options(keywords: Mapping[str, Any]) -> tuple[Options, DeltaOptions]:
-    """The grouped, checked options of a Delta table, as `parse_table_options` returns those of an Iceberg table."""
-    if "filesystem" in keywords:
+def parse_stream(source: SourceValue | None, keywords: Mapping[str, Any]) -> Options:
+    """The grouped, checked options of a loader of what `stream` was given; None is a table of another format.
+
+    Raises:
+        UnknownOptionError: a keyword does not exist, or is a field of the source.
+    """
+    _check_client(type(source), keywords)
+    own = {} if source is None else {name: value for name, value in keywords.items() if name in source.fields}
+    if own and source is not None:
+        text = ", ".join(f"{name}={shown(value)}" for name, value in own.items())
+        raise UnknownOptionError(
+            f"{text}: given to what is read, not to stream: stream({source.replace(**own)!r}, ...)."
+        )
+    known = _known(keywords, option_defaults("stream"), _FUNCTIONS["stream"])
+    return _options(known) if source is None else _with(source, known)
+
+
+def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
+    """Check that no filesystem is given where none is used."""
+    if kind is Delta and "filesystem" in keywords:
         raise UnknownOptionError(
             "'filesystem' is no option for Delta tables, because deltalake reads the log with a client of its own: "
             "pass storage_options.",
             remedies=[leave_out("filesystem")],
         )
-    known = _known(keywords, option_defaults("delta"), "DeltaDataset.create_dataloader")
-    return _options(known), _group(DeltaOptions, known)
+
+
+def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
+    """The options of a loader, with what the source says of them."""
+    if isinstance(source, Files):
+        return _options({**known, **{name: getattr(source, name) for name in list(Files.fields)[1:]}})
+    options = _options({**known, "follow": source.follow} if isinstance(source, Iceberg) else known)
+    if not isinstance(source, Iceberg) or options.read.columns is None:
+        return options
+    columns = list(dict.fromkeys([*options.read.columns, *source.metadata_columns]))
+    return replace(options, read=replace(options.read, columns=columns))
 
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str) -> dict[str, Any]:
@@ -191,6 +239,9 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
             raise UnknownOptionError(
                 f"{name!r} is an option for files: leave it out, because the table's metadata determines it."
             )
+        if function == "stream" and (kinds := [kind for kind in (Iceberg, Delta) if name in kind.fields]):
+            texts = [f"stream({kind.__name__}(table, {name}=...))" for kind in kinds]
+            raise UnknownOptionError(f"{name!r} belongs to a table: {' or '.join(texts)}.")
         if name == "version" and function == "IcebergDataset.create_dataloader":
             raise UnknownOptionError(
                 "'version' is an option for Delta tables: an Iceberg table takes snapshot_id= or as_of=."
@@ -201,7 +252,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
             raise UnknownOptionError(
                 f"{name!r} is an option for Iceberg tables: a Delta table takes version= or as_of=."
             )
-        if name in (*_names(TableOptions), *_OF_TABLES):
+        if name in (*map(_flat, Iceberg.fields), *_OF_TABLES):
             raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
         raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, function)}")
     return {name: plain_value(value) for name, value in keywords.items()}
@@ -236,6 +287,11 @@ def _options(given: Mapping[str, Any]) -> Options:
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:
     """The group of this kind, made from the keywords that belong to it."""
     return kind(**{name: keywords[name] for name in _names(kind) if name in keywords})
+
+
+def _flat(field: str) -> str:
+    """The keyword of a field of what is read."""
+    return _FLAT.get(field, field)
 
 
 def _names(kind: type) -> list[str]:

@@ -160,6 +160,14 @@ def _sharding(names: Mapping[str, str], given: Given) -> str:
     return f"sharding={name}({made})" if isinstance(policy, type) else f"sharding={name}"
 
 
+def _of_tables(names: Mapping[str, str], given: Given) -> str:
+    fields = {name: field for name, field in renamed(given, names).items() if field is not None}
+    if given.get("follow") or fields.keys() & {"poll", "wait"}:
+        own = {name: field for name, field in fields.items() if name != "until"}
+        return f"follow={value('Follow', None, own)}" if own else "follow=True"
+    return f"appended={value('Appended', None, fields)}"
+
+
 RETIRED = (
     Retired("strings", {"vocabulary": "values"}, _codes),
     Retired("nulls", {"fill_values": "value"}, _nulls, _filled),
@@ -181,6 +189,18 @@ RETIRED = (
     Retired("sharding", {name: name for name in Rotate.fields}, _sharding, _policy),
     Retired("sharding", _UNITS, _sharding),
     Retired("even", {"sync_every": "every"}, _sync),
+    Retired(
+        "follow",
+        {
+            "poll_seconds": "poll",
+            "wait_seconds": "wait",
+            "start_snapshot_id": "after",
+            "end_snapshot_id": "until",
+            "replay": "replay",
+            "non_appends": "non_appends",
+        },
+        _of_tables,
+    ),
     Retired("worker_mode", {"persistent_workers": "persistent", "multiprocessing_context": "context"}, _processes),
 )
 

@@ -65,7 +65,7 @@ def check_following(options: Options) -> None:
     Raises:
         OptionError: with `follow=True`, an option does.
     """
-    if not options.follow.follow:
+    if not options.follow.follows:
         return
     shard, last_batch = options.shard, options.batch.last_batch
     cut = options.pack.wraps and shard.even != "pad" and last_batch not in ("pad", "wrap")
@@ -219,7 +219,7 @@ def _refuse_counted(options: Options) -> None:
     }
     for text in (text for text, needed in counted.items() if needed):
         message = f"{text} needs counts before reading, but {options.uncounted}"
-        if options.follow.follow:  # refuses both
+        if options.follow.follows:  # refuses both
             raise CountsRequiredError(f"{message}: leave it out, and use {_JOIN}.")
         raise CountsRequiredError(f"{message}.", remedies=uncounted_remedies(options))
 

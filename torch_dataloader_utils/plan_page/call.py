@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.options import DeltaOptions, Options, TableOptions, options_of
+from torch_dataloader_utils.options import Delta, Iceberg, Options, options_of
 from torch_dataloader_utils.options.even import even_of
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.sharding import sharding_of
@@ -104,7 +104,7 @@ _HIDDEN = "not shown here: credentials, or too long"
 _HIDDEN_CATALOG = "fill in the catalog's properties; not shown here, because they may hold credentials"
 _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 # The options that keep a table at one snapshot.
-_PINS = frozenset(("version", "as_of", "snapshot_id", "end_snapshot_id"))
+_PINS = frozenset(("version", "as_of", "snapshot_id"))
 # The options that the page can change.
 _CHANGED = (
     *("num_workers", "batch_size", "sharding", "even", "last_batch", "steps_per_epoch", "shuffle", "shuffle_bytes"),
@@ -133,9 +133,11 @@ def call_values(
     }
 
 
-def table_values(options: TableOptions | DeltaOptions) -> dict[str, Values]:
+def table_values(chosen: Iceberg | Delta) -> dict[str, Values]:
     """The options of a table that differ from their defaults, by keyword, as the page may show them: no credentials."""
-    return {item.name: _shown(item, value) for item, value in _of_group(options, None)}
+    items, given = options_of("delta" if isinstance(chosen, Delta) else "iceberg"), chosen.given()
+    given = {"catalog_config": given.pop("catalog"), **given} if "catalog" in given else given
+    return {name: _shown(items[name], value) for name, value in given.items() if name in items and name != "follow"}
 
 
 def target_values(name: str, value: str | list[str]) -> Values:
@@ -169,7 +171,8 @@ def _datasets(names: Any) -> str:
 
 def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str | None:
     """What the page shows of a table of which the call reads the newest snapshot."""
-    if source.snapshot is None or dataset == "TableDataset" or _PINS & of_table.keys():
+    ends = "until" in of_table.get("appended", {}).get("python", "")
+    if source.snapshot is None or dataset == "TableDataset" or _PINS & of_table.keys() or ends:
         return None
     return printable(f"the newest when this page was written: {source.snapshot.cursor}")
 

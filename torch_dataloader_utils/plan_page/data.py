@@ -180,7 +180,7 @@ def _unknown(options: Options) -> Values:
     """What Python says where row counts are known only after reading, and which options it then refuses."""
     one, many = (
         unknown_steps_advice(options.uncounted),
-        unknown_steps_of_ranks_advice(not options.uncounted, options.follow.follow),
+        unknown_steps_of_ranks_advice(not options.uncounted, options.follow.follows),
     )
     return {
         "why": one.problem,

@@ -62,7 +62,7 @@ def _decisive(options: Options) -> dict[str, str]:
         "count_rows": str(options.shard.count_rows),
         "on_error": repr(options.read.on_error),
         "manifest": "None" if options.read.manifest is None else "a file",
-        "follow": str(options.follow.follow),
+        "follow": str(options.follow.follows),
         "strings": "'codes'" if _asks_codes(options) else "without 'codes'",
         "the version of torch_dataloader_utils": __version__,
     }

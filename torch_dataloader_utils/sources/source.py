@@ -169,11 +169,11 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
-        _report_empty(name, _why_empty(manifest, options, count), follows=options.follow.follow)
+        _report_empty(name, _why_empty(manifest, options, count), follows=options.follow.follows)
     keys = scan.converter.keys if scan.valid_key is None else (*scan.converter.keys, scan.valid_key)
     counted = count or found is not None or _exact(scan, files)
     # Without rows the counts are known, unless later passes read others: options must fit those, too.
-    exact = counted or not (splits or options.follow.follow)
+    exact = counted or not (splits or options.follow.follows)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
         subset=options.subset.text, listed=listed, rows_are_final=exact,

@@ -1,0 +1,207 @@
+"""One call for files and tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from torch_dataloader_utils.api import files, tables
+from torch_dataloader_utils.api.calls import implemented_by
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
+from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.options import Delta, Files, Iceberg, Options, SourceValue, parse_stream
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.sources.tables import TableSource
+from torch_dataloader_utils.typing import *
+from torch_dataloader_utils.values import plain_value
+
+
+def _stream(source: Any, **options: Any) -> StructuredLoader[Any, Any]:
+    named = source_of(plain_value(source))
+    parsed = parse_stream(named if isinstance(named, SourceValue) else None, options)
+    return StructuredLoader(_opened(named, parsed), parsed)
+
+
+def _opened(source: SourceValue | TableSource, options: Options) -> LoaderDataset:
+    """The dataset of a source."""
+    if isinstance(source, Files):
+        return files.opened(source, options)
+    if isinstance(source, Iceberg):
+        return tables.opened_iceberg(source, options)
+    if isinstance(source, Delta):
+        return tables.opened_delta(source, options)
+    assert isinstance(source, TableSource)
+    return tables.opened_table(source, options)
+
+
+def source_of(given: Any) -> SourceValue | TableSource:
+    """What a source stands for: paths are files, and a dict says its kind.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if isinstance(given, (SourceValue, TableSource)):
+        return given
+    if isinstance(given, Mapping) and "kind" in given:
+        return SourceValue.from_dict(given)
+    if isinstance(given, (str, os.PathLike)) or (isinstance(given, (list, tuple)) and given):
+        return Files(given)
+    raise OptionError(
+        f"source={shown(given)}: expected a path or a list of paths, Files(...), Iceberg(...), Delta(...), "
+        "a TableSource, or a dict with kind: files, iceberg or delta."
+    )
+
+
+@implemented_by(_stream)
+def stream(
+    source: SourceLike,
+    *,
+    # The options: written by scripts/write_signatures.py from their declarations.
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+    cache: CacheLike | None = None,
+    format_options: Mapping[str, Any] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    transform: TransformLike | None = None,
+    subset: SubsetLike | None = None,
+    fraction: SampleLike | None = None,
+    limit: int | None = None,
+    class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
+    split_bytes: int | str | None = None,
+    split_rows: int | None = None,
+    split_strategy: Any = None,
+    num_ranks: int | None = None,
+    rank: int | None = None,
+    process_group: Any = None,
+    device_mesh: Any = None,
+    dp_mesh_dims: Sequence[str] | None = None,
+    accelerator: Any = None,
+    sharding: ShardingLike = "interleave",
+    canonical_ranks: int | None = None,
+    even: EvenLike = "none",
+    count_rows: bool = False,
+    steps_per_epoch: int | None = None,
+    shuffle: bool | Literal["splits", "all"] = False,
+    shuffle_seed: int = 42,
+    shuffle_bytes: int | str = "128MiB",
+    shuffle_buffer_size: int | None = None,
+    shuffle_open_splits: int | None = None,
+    batch_size: int = 1024,
+    last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
+    valid_key: str = "valid",
+    output_format: OutputFormat = "torch",  # type: ignore[assignment]
+    collate_fn: Callable[[Any], Collated] | None = None,
+    batch_tokens: BucketsLike | None = None,
+    pack: Sequence[str] | None = None,
+    pack_length: int | None = None,
+    pack_method: Literal["best_fit", "wrap"] = "best_fit",
+    pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+    pad_values: Mapping[str, float] | None = None,
+    pad_multiple: int = 1,
+    stack: Mapping[str, Sequence[str]] | None = None,
+    jagged: Mapping[str, Sequence[str]] | None = None,
+    dtypes: Mapping[Any, Any] | Any = None,
+    nulls: NullsLike = "error",
+    strings: StringsLike = "list",
+    lists: Literal["ragged", "padded", "nested"] = "ragged",
+    decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
+    strict_types: bool = False,
+    num_workers: int | None = None,
+    worker_mode: WorkerModeLike = "threads",
+    prefetch_bytes: int | str = "256MiB",
+    pin_memory: bool = False,
+    device: Any = None,
+    timeout: float = 600,
+    show_progress: bool | Literal["all"] = False,
+    progress_interval_sec: float = 120,
+) -> StructuredLoader[OutputFormat, Collated]:
+    """A loader of files or of a table.
+
+    Example:
+        ```python
+        loader = stream("data/", batch_size=1024, shuffle=True)
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                ...  # a dict of column -> tensor of shape [batch_size]
+        ```
+
+    Args:
+        source: a directory (searched recursively), a glob, a file, or a list of these; any URL that fsspec opens; or
+            Files(...), Delta(...), or any TableSource.
+        columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
+        filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
+        storage_options: options of the path's fsspec filesystem, such as credentials.
+        filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
+        cache: a local folder that caches data read from a remote store; Cache(...) says its size.
+        format_options: options of the file format, such as {"on_bad_lines": "skip"}.
+        on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
+        transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
+        subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
+        fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
+        limit: only the first rows in file order, after filters.
+        class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
+        split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
+        split_rows: the same in rows; overrides split_bytes.
+        split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
+        num_ranks: the number of ranks that share the rows; None detects it.
+        rank: this process's global rank; give it together with num_ranks.
+        process_group: the torch.distributed process group whose members are the ranks.
+        device_mesh: the DeviceMesh whose data-parallel places are the ranks.
+        dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
+        accelerator: the accelerate.Accelerator whose processes are the ranks.
+        sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
+        canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
+        even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
+        count_rows: count rows in a scan if files do not record them.
+        steps_per_epoch: exactly this many batches on each rank in every epoch.
+        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+        shuffle_seed: the seed of all orders; the same on every rank.
+        shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
+        shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
+        shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+        batch_size: rows per batch.
+        last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
+        valid_key: the batch entry that is False for repeated rows, if there can be any.
+        output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
+        collate_fn: maps each finished batch to whatever the loader should yield.
+        batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
+        pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
+        pack_length: tokens of a sequence (L).
+        pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.
+        pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
+        pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+        pad_multiple: lists="padded": the length is a multiple of this, such as 8.
+        stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
+        jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
+        dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
+        nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
+        strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
+        lists: lists of varying length: values with offsets, padded, or nested tensors.
+        decimals: decimals as rounded floats, or as exact scaled integers; or by column.
+        strict_types: refuse columns that only fit Python objects.
+        num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
+        worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
+        prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
+        pin_memory: put batches in page-locked memory, for faster copies to a GPU.
+        device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
+        timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
+        show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
+        progress_interval_sec: the seconds between two lines about progress where there is no bar.
+
+    Raises:
+        UnknownOptionError: a keyword does not exist.
+        OptionError: a value cannot work.
+        DataNotFoundError: there are no data files at a path.
+        SnapshotError: the table has no such snapshot.
+        FileReadError: a file cannot be read.
+        ColumnNotFoundError: no file has a column.
+        SchemaMismatchError: files disagree about a column's type.
+        EmptyDatasetError: the files hold no rows.
+    """
+    raise NotImplementedError

@@ -1,0 +1,239 @@
+"""What a loader reads: files, tables, and what is appended to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import (
+    Checked,
+    Value,
+    a,
+    credentials,
+    interval,
+    is_whole,
+    maybe,
+    not_below_zero,
+    one_of,
+    option,
+    seconds_or_zero,
+    setting,
+    values,
+    whole,
+)
+from torch_dataloader_utils.values import path as path_text
+
+_snapshot = maybe(values("a whole number, as listed in the table's history", is_whole))
+_REPLAY = "how many older rows are read beside each appended one, drawn anew each time"
+_NON_APPENDS = "overwrites and deletes among the appends are errors, or are left out"
+
+
+class Appended(Value):
+    """The rows that were appended to a table between two snapshots.
+
+    Raises:
+        OptionError: a field cannot have this value.
+    """
+
+    after: int | None = setting(
+        default=None, check=_snapshot, doc="the snapshot after which they were appended; None: all", kw_only=False
+    )
+    until: int | None = setting(
+        default=None, check=_snapshot, doc="the last snapshot that is read; None: the current one"
+    )
+    replay: float = setting(default=0.0, check=not_below_zero, doc=_REPLAY)
+    non_appends: Literal["error", "ignore"] = setting(
+        default="error", check=one_of("error", "ignore"), doc=_NON_APPENDS
+    )
+    seed: int = setting(default=0, check=whole(0), doc="the seed of what is replayed")
+
+    def check(self) -> None:
+        """Check that one end of the range is given."""
+        if self.after is None and self.until is None:
+            raise OptionError("Appended(): expected after, until or both: without them, the whole table is read.")
+
+
+AppendedLike: TypeAlias = int | Appended | Mapping[str, Any]
+
+
+class Follow(Value):
+    """Each pass after the first reads what was appended to a table since the pass before it.
+
+    Raises:
+        OptionError: a field cannot have this value.
+    """
+
+    poll: float = setting(default=10, check=interval, doc="seconds between two looks for appended rows", kw_only=False)
+    wait: float | None = setting(
+        default=None,
+        check=maybe(seconds_or_zero),
+        doc="a pass that finds no appended rows for so many seconds is empty; None waits",
+    )
+    after: int | None = setting(
+        default=None, check=_snapshot, doc="the first pass reads what was appended after it; None: the whole table"
+    )
+    replay: float = setting(default=0.0, check=not_below_zero, doc=_REPLAY)
+    non_appends: Literal["error", "ignore"] = setting(
+        default="error", check=one_of("error", "ignore"), doc=_NON_APPENDS
+    )
+    seed: int = setting(default=0, check=whole(0), doc="the seed of what is replayed")
+
+
+FollowLike: TypeAlias = bool | Follow | Mapping[str, Any] | None
+
+
+def following(name: str, given: Any) -> Follow | None:
+    """How a table is followed; None if it is not.
+
+    Raises:
+        OptionError: it is neither True nor False, nor a Follow.
+    """
+    if given is None or given is False:
+        return None
+    if given is True:
+        return Follow()
+    if not isinstance(given, (Follow, Mapping)):
+        raise OptionError(f"{name}={shown(given)}: expected True, False or Follow(...).")
+    return Follow.of(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowOptions(Checked):
+    """Whether each pass reads what was appended to a table since the pass before it."""
+
+    follow: Follow | None = option(
+        False,
+        following,
+        given="FollowLike",
+        doc="each pass after the first reads the rows appended since the pass before it; Follow(...) says how",
+    )
+
+    @property
+    def follows(self) -> bool:
+        """Whether it does."""
+        return self.follow is not None
+
+
+AnyPath = str | os.PathLike[str]
+
+
+def _paths(name: str, given: Any) -> Any:
+    """A path or a list of paths, as text."""
+    if isinstance(given, (list, tuple)):
+        return [path_text(name, item) for item in given]
+    return path_text(name, given)
+
+
+class SourceValue(Value):
+    """What is read."""
+
+
+class Files(SourceValue):
+    """Files, with what their names and contents do not say.
+
+    Raises:
+        OptionError: a field cannot have this value.
+    """
+
+    path: AnyPath | Sequence[AnyPath] = setting(
+        check=_paths, doc="a file, folder, glob or URL, or a list of these", kw_only=False
+    )
+    format: str | None = setting(
+        default=None,
+        check=maybe(values("the name of a format", lambda value: isinstance(value, str))),
+        doc='the file format, such as "parquet"; None infers it from suffixes or first bytes',
+    )
+    schema: Any = setting(default=None, doc="the pyarrow.Schema to read as; None merges those of all files")
+    partitioning: Literal["auto", "hive"] | None = setting(
+        default="auto",
+        check=one_of("auto", "hive", None),
+        doc="whether key=value folders of paths become columns; auto: if all files have the same keys",
+    )
+    manifest: AnyPath | None = setting(
+        default=None,
+        check=maybe(path_text),
+        doc="a file that caches the list of files and their footers; created if missing",
+    )
+
+
+_AS_OF = "read what was current at this time: a datetime with zone, ISO text, or milliseconds"
+_metadata_columns = values(
+    "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
+)
+
+
+class Iceberg(SourceValue):
+    """An Iceberg table: its newest snapshot, another one, or what was appended to it.
+
+    Raises:
+        OptionError: a field cannot have this value, or two exclude each other.
+    """
+
+    table: Any = setting(
+        doc='a pyiceberg Table, the URL or path of a metadata file or of the table\'s folder, or "database.table"',
+        kw_only=False,
+    )
+    catalog: Mapping[str, Any] | None = setting(
+        default=None,
+        check=credentials("as pyiceberg's load_catalog takes it, such as {'name': 'default'}"),
+        doc="the catalog's properties, as pyiceberg's load_catalog takes them",
+        secret=True,
+    )
+    snapshot_id: int | None = setting(default=None, check=_snapshot, doc="read this snapshot, with its own schema")
+    ref: str | None = setting(
+        default=None,
+        check=maybe(values("the name of a branch or tag", lambda value: isinstance(value, str) and value != "")),
+        doc="read this branch or tag",
+    )
+    as_of: datetime | str | int | None = setting(default=None, doc=_AS_OF)
+    appended: AppendedLike | None = setting(
+        default=None,
+        check=maybe(a(Appended)),
+        doc="read only what was appended after a snapshot, as Appended(...) says",
+    )
+    follow: FollowLike = setting(
+        default=False,
+        check=following,
+        doc="each pass after the first reads the rows appended since the pass before it; Follow(...) says how",
+    )
+    scan_filter: Any = setting(default=None, doc="rules out files and row groups like filters, but drops no single row")
+    metadata_columns: Sequence[str] = setting(
+        default=(), check=_metadata_columns, doc='columns such as "_file" and "_pos" to add'
+    )
+
+    def check(self) -> None:
+        """Check that the fields select one snapshot, or a range of them."""
+        points = [name for name in ("snapshot_id", "ref", "as_of", "appended") if getattr(self, name) is not None]
+        if len(points) > 1:
+            given = ", ".join(f"{name}={shown(getattr(self, name))}" for name in points)
+            raise OptionError(f"{given}: expected one of snapshot_id, ref, as_of and appended.")
+        if self.appended is not None and self.follow:
+            raise OptionError(
+                f"appended={self.appended!r} with follow={self.follow!r}: leave appended out, and give Follow its "
+                "after, replay and non_appends."
+            )
+
+
+class Delta(SourceValue):
+    """A version of a Delta table; by default the newest.
+
+    Raises:
+        OptionError: a field cannot have this value.
+    """
+
+    table: Any = setting(doc="the path or URL of the table's folder, or a deltalake.DeltaTable", kw_only=False)
+    version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
+    as_of: datetime | str | int | None = setting(default=None, doc=_AS_OF)
+
+    def check(self) -> None:
+        """Check that at most one of `version` and `as_of` is given."""
+        if self.version is not None and self.as_of is not None:
+            raise OptionError(f"version={self.version}, as_of={shown(self.as_of)}: expected one of the two.")
+
+
+SourceLike: TypeAlias = AnyPath | Sequence[AnyPath] | Files | Iceberg | Delta | Mapping[str, Any] | Any
