@@ -32,6 +32,7 @@ from torch_dataloader_utils.errors import (
     UnknownOptionError,
     UnknownValueError,
     UnsupportedTypeError,
+    UnsupportedTypeWarning,
     WorkerError,
 )
 
@@ -226,6 +227,7 @@ __all__ = [
     "UnknownOptionError",
     "UnknownValueError",
     "UnsupportedTypeError",
+    "UnsupportedTypeWarning",
     "Weights",
     "WorkerError",
     "World",

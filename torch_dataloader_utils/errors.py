@@ -185,6 +185,10 @@ class UnsupportedTypeError(DataLoaderUtilsError, TypeError):
     """The requested output cannot hold a column's type."""
 
 
+class UnsupportedTypeWarning(UserWarning):
+    """Columns have no tensor form, so batches hold Python objects. As an error (`-W error::...`), it refuses them."""
+
+
 class NullValueError(DataLoaderUtilsError, ValueError):
     """A null in a column whose output type has none. The message names file, column and remedies."""
 

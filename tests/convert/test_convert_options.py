@@ -72,11 +72,10 @@ def test_strings_are_for_strings(column):
         build(strings={column: "bytes"})
 
 
-def test_strict_types_name_the_column():
-    with pytest.raises(UnsupportedTypeError, match=r"'m' of type map<string, int8.*strict_types=True"):
-        build(strict_types=True)
-    assert build(schema=PLAIN, strict_types=True).converts
-    assert not build("arrow", strict_types=True).converts
+def test_columns_of_objects_are_known():
+    assert list(build().objects) == ["m"]
+    assert not build(schema=PLAIN).objects
+    assert not build("arrow").objects
 
 
 @pytest.mark.parametrize("type_", [pa.decimal128(19, 2), pa.list_(pa.decimal128(19, 2))])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from torch_dataloader_utils import Fill, Shard, Split, StructuredDataset, Transform
-from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
+from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, UnsupportedTypeWarning
 
 
 @pytest.fixture(scope="module")
@@ -302,3 +305,53 @@ def test_set_epoch_reads_no_footer_again(folder: str, monkeypatch: pytest.Monkey
         list(loader)
     assert opened
     assert all(metadata is not None for metadata in opened)
+
+
+# Columns that fit no tensor: one warning for all of them, which may be made an error.
+
+
+@pytest.fixture
+def objects(tmp_path: Any) -> str:
+    words = pa.array([["a"], [], None], pa.list_(pa.string()))
+    days = pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int8()))
+    pq.write_table(pa.table({"id": [1, 2, 3], "words": words, "days": days}), tmp_path / "data.parquet")
+    return str(tmp_path / "data.parquet")
+
+
+def make(path: str, **options: Any) -> Any:
+    return StructuredDataset.create_dataloader(path, num_ranks=1, rank=0, **options)
+
+
+def test_one_warning_names_all_and_says_what_to_do(objects: str) -> None:
+    with pytest.warns(UnsupportedTypeWarning) as caught:
+        loader, dataset = make(objects)
+    (warning,) = caught
+    assert str(warning.message) == (
+        "no tensors for 'words' (list<element: string>), 'days' (map<string, int8>): batches hold lists of Python "
+        "objects. Leave such columns out with columns=, or convert them to numbers, strings or lists of numbers in "
+        "transform."
+    )
+    assert dataset.describe().object_columns == ("words", "days")
+    assert next(iter(loader))["words"] == [["a"], [], None]
+
+
+@pytest.mark.parametrize("options", [{"columns": ["id"]}, {"output_format": "arrow"}, {"output_format": "dict"}])
+def test_without_such_columns_or_tensors_there_is_none(objects: str, options: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnsupportedTypeWarning)
+        assert make(objects, **options)[1].describe().object_columns == ()
+
+
+def test_as_an_error_it_refuses_them(objects: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnsupportedTypeWarning)
+        with pytest.raises(UnsupportedTypeWarning, match="no tensors for 'words'"):
+            make(objects)
+
+
+def test_the_command_line_of_python_makes_it_an_error(objects: str) -> None:
+    code = f"from torch_dataloader_utils import StructuredDataset as S; S.create_dataloader({objects!r})"
+    command = [sys.executable, "-W", "error::torch_dataloader_utils.UnsupportedTypeWarning", "-c", code]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "UnsupportedTypeWarning: no tensors for 'words'" in found.stderr

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def loader_of(folder: str, **options: Any) -> Any:
-    options = {"batch_size": 64, "shuffle": True, "split_rows": 500, "strict_types": False} | options
+    options = {"batch_size": 64, "shuffle": True, "split_rows": 500} | options
     return StructuredDataset.create_dataloader(folder, **options)
 
 

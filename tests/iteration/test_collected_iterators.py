@@ -45,7 +45,7 @@ class Trainer:
 
     def __init__(self, folder: str, function: str | None, options: dict[str, Any]) -> None:
         calls = {} if function in (None, "alone") else {function: self.same}
-        given = {"batch_size": 64, "split_rows": 500, "prefetch_bytes": 1, "strict_types": False}
+        given = {"batch_size": 64, "split_rows": 500, "prefetch_bytes": 1}
         self.loader = StructuredDataset.create_dataloader(folder, **given, **calls, **options)[0]
         self.iterator = iter(self.loader)
         next(self.iterator)

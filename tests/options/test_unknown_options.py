@@ -224,6 +224,19 @@ def call_with(now: str) -> Call:
     return next((call for word, call in words.items() if word in now), "files")  # type: ignore[return-value]
 
 
+@pytest.mark.parametrize(
+    ("given", "now"),
+    [
+        (True, "warnings.simplefilter('error', UnsupportedTypeWarning): leave it out"),
+        (False, "the default: leave it out"),
+    ],
+)
+def test_strict_types_is_a_warning_now(given: bool, now: str) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        parse_options({"strict_types": given})
+    assert str(caught.value) == f"strict_types={given} is now {now}"
+
+
 @given(st.data())
 def test_one_wrong_letter_is_corrected(data: st.DataObject) -> None:
     right = data.draw(st.sampled_from([name for name in KNOWN if len(name) >= 7]))

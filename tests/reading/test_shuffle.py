@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def source_of(folder: Path, **options: Any) -> Source:
     codes = {} if "columns" in options else {"strings": {"city": "codes"}}
     options = {"split_rows": 20, **codes, **options}
-    return open_files(str(folder), parse_options({"num_ranks": 1, "rank": 0, "strict_types": False, **options}))
+    return open_files(str(folder), parse_options({"num_ranks": 1, "rank": 0, **options}))
 
 
 def pieces_of(source: Source) -> list[Piece]:

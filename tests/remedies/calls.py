@@ -366,7 +366,6 @@ CALLS: dict[str, Failing] = {
     ),
     "a null under a filter": Failing({"filters": [("id", ">", 1)]}, NullValueError, path="holes"),
     "a null that a transform returns": Failing({"transform": lambda batch: batch}, NullValueError, path="holes"),
-    "objects under strict_types": Failing({"strict_types": True}, UnsupportedTypeError, path="objects"),
     "a document longer than a sequence": Failing(
         {"pack": ["ids"], "pack_length": 3, "pack_long": "error"}, path="tokens"
     ),

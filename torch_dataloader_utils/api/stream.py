@@ -110,7 +110,6 @@ def stream(
     strings: StringsLike = "list",
     lists: Literal["ragged", "padded", "nested"] = "ragged",
     decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
-    strict_types: bool = False,
     num_workers: int | None = None,
     worker_mode: WorkerModeLike = "threads",
     prefetch_bytes: int | str = "256MiB",
@@ -184,7 +183,6 @@ def stream(
         strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
         lists: lists of varying length: values with offsets, padded, or nested tensors.
         decimals: decimals as rounded floats, or as exact scaled integers; or by column.
-        strict_types: refuse columns that only fit Python objects.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.

@@ -147,6 +147,12 @@ class Converter:
         """The values of each column of codes, in the order of their codes, by key."""
         return {key: leaf.vocabulary.to_pylist() for key, leaf in self.codes.items() if leaf.vocabulary is not None}
 
+    @property
+    def objects(self) -> dict[str, pa.DataType]:
+        """The columns whose rows become Python objects, with their types, by key."""
+        leaves = {plan.key: plan.leaf for plan in self.plans if self.converts}
+        return {key: leaf.type for key, leaf in leaves.items() if isinstance(leaf, ObjectsLeaf)}
+
     def encoded(self, types: Mapping[str, pa.DataType]) -> Converter:
         """The converter of tables that hold columns of codes as dictionaries (name -> dictionary type)."""
         return replace(self, plans=tuple(_encoded(plan, types) for plan in self.plans))
@@ -254,11 +260,11 @@ def build_converter(
 
     Raises:
         OptionError: an option names an unknown column or does not fit its column; keys clash.
-        UnsupportedTypeError: a type has no tensor form (`strict_types=True`), or not the requested one.
+        UnsupportedTypeError: a type does not have the requested tensor form.
     """
     converts = output_format in ("torch", "numpy")
     if not converts:  # any type can stay as it is
-        options = replace(options, strict_types=False, decimals="float64")
+        options = replace(options, decimals="float64")
     plans = column_plans(schema, options)
     jagged = checked_jagged(options.jagged or {}, plans, options.dtypes)
     plans = without_null_lists(plans, jagged)

@@ -21,7 +21,7 @@ from torch_dataloader_utils.convert.elements import Element, element_of, null_bl
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning, unlike
-from torch_dataloader_utils.errors import Example, NullValueError, OptionError, UnsupportedTypeError, leave_out, use
+from torch_dataloader_utils.errors import Example, NullValueError, OptionError, leave_out, use
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import ConvertOptions, PadOptions
 from torch_dataloader_utils.options.by_column import ALL, Leaves, leaves, with_leaf, without_leaf
@@ -158,7 +158,7 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
 
     Raises:
         OptionError: an option names an unknown column or does not fit its column.
-        UnsupportedTypeError: a type has no tensor form (`strict_types=True`), or not the requested one.
+        UnsupportedTypeError: a type does not have the requested tensor form.
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
     keys = [field.key for field in fields]
@@ -239,12 +239,6 @@ def _leaf(field: _Field, asked: _Asked) -> Leaf:
         return _tensors(element, steps, field.type, bare)
     if element is not None:
         return ListLeaf(element, steps, bare, Padding() if options.lists == "padded" else options.lists)
-    if options.strict_types:
-        raise UnsupportedTypeError(
-            f"column {field.key!r} of type {field.type} has no tensor form, and strict_types=True refuses Python "
-            "objects. Leave it out with columns=, or convert it to numbers, strings or lists of numbers in transform.",
-            remedies=[leave_out("strict_types")],
-        )
     return ObjectsLeaf(field.type)
 
 

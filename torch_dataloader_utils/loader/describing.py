@@ -82,6 +82,7 @@ class _Facts:
             rows=self._rows if source.rows_are_final else None, rows_unfiltered=self._rows,
             batch_rows=own.batch_rows // own.sequence_length, sequence_length=own.sequence_length,
             batch_type=self._batch_type, keys=tuple(batch_keys(source, self.options.batch.output_format)),
+            object_columns=_object_columns(source, self.options.batch.output_format),
             rank=world.rank, num_ranks=world.num_ranks, ranks_from=world.source,
             sharding=type(self.options.split.split_strategy).__name__ if plan is None else plan.sharding,
             even=self.options.shard.even, ranks=ranks,
@@ -170,6 +171,11 @@ class _Facts:
         of_order = small_windows_advice(own, self.options.shuffle) if own.window else sorted_advice(self.source)
         of_workers = None if own.joint else idle_workers_advice(worker_splits)
         yield from filter(None, [of_ranks, of_workers, of_order])
+
+
+def _object_columns(source: Source, output_format: str) -> tuple[str, ...]:
+    report = {} if output_format in ("arrow", "dict") else source.scan.report()
+    return tuple(key for key, each in report.items() if each["dtype"] == "object")
 
 
 def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:

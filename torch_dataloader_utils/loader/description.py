@@ -86,6 +86,7 @@ class Description:
         sequence_length: if above 1, rows are counted in tokens, so many of which are a sequence.
         batch_type: the type of a batch, in words.
         keys: the keys of a batch.
+        object_columns: those of them that hold lists of Python objects, because their columns fit no tensor.
         epoch: the epoch that is described.
         rank: this process's rank.
         num_ranks: the number of ranks.
@@ -124,6 +125,7 @@ class Description:
     sequence_length: int
     batch_type: str
     keys: tuple[BatchKey, ...]
+    object_columns: tuple[str, ...]
     epoch: int
     rank: int
     num_ranks: int

@@ -222,7 +222,6 @@ class ConvertOptions(Checked):
         given='Literal["float64", "scaled"] | Mapping[str, str]',
         doc="decimals as rounded floats, or as exact scaled integers; or by column",
     )
-    strict_types: bool = option(False, flag, doc="refuse columns that only fit Python objects")
 
     @property
     def nulls_text(self) -> str:

@@ -168,7 +168,14 @@ def _of_tables(names: Mapping[str, str], given: Given) -> str:
     return f"appended={value('Appended', None, fields)}"
 
 
+def _strict(names: Mapping[str, str], given: Given) -> str:
+    if not given["strict_types"]:
+        return "the default: leave it out"
+    return "warnings.simplefilter('error', UnsupportedTypeWarning): leave it out"
+
+
 RETIRED = (
+    Retired("strict_types", {"strict_types": ""}, _strict),
     Retired("strings", {"vocabulary": "values"}, _codes),
     Retired("nulls", {"fill_values": "value"}, _nulls, _filled),
     Retired(

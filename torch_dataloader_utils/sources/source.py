@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +12,7 @@ from time import perf_counter
 
 import pyarrow as pa
 
+from torch_dataloader_utils import errors
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
@@ -22,7 +24,7 @@ from torch_dataloader_utils.options import Options, SplitOptions, mask_key, prog
 from torch_dataloader_utils.planning.mixing import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.printing import damage_in_words
+from torch_dataloader_utils.printing import damage_in_words, listed
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
@@ -243,6 +245,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     given = select_columns(deliverable, columns)
     transform, output = transform_of(given, read)
     converter = build_converter(output, options.convert, options.batch.output_format, options.pad)
+    _warn_of_objects(converter)
     predicate = manifest.predicate
     predicate_columns: tuple[str, ...] = ()
     if predicate is not None and not manifest.decided:
@@ -275,6 +278,20 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         chosen=chosen,
         copies=copies,
     )
+
+
+def _warn_of_objects(converter: Converter) -> None:
+    """Warn, once for all of them, of columns whose rows become Python objects."""
+    if converter.objects:
+        columns = listed((f"{key!r} ({type_})" for key, type_ in converter.objects.items()))
+        warnings.warn(
+            printable(
+                f"no tensors for {columns}: batches hold lists of Python objects. Leave such columns out with "
+                "columns=, or convert them to numbers, strings or lists of numbers in transform."
+            ),
+            errors.UnsupportedTypeWarning,
+            stacklevel=2,
+        )
 
 
 def _check_values(schema: pa.Schema, needed: Collection[str], given: pa.Schema) -> None:
