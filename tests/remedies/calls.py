@@ -444,7 +444,7 @@ CALLS: dict[str, Failing] = {
         {"columns": ["id", "_file"]}, ColumnNotFoundError, call=read_iceberg, path="iceberg"
     ),
     "appended rows up to a deletion": Failing(
-        {"appended": Appended("the first")}, SnapshotError, call=read_iceberg, path="iceberg"
+        {"appended": Appended(1)}, SnapshotError, call=read_iceberg, path="iceberg"
     ),
     "canonical_ranks with batch_tokens": Failing(
         {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"
