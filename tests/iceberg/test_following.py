@@ -278,7 +278,7 @@ def test_options_that_exclude_each_other(table: Table) -> None:
         open_table(table, follow=True, snapshot_id=table.current_snapshot().snapshot_id)
     with pytest.raises(OptionError, match=r"follow=True with steps_per_epoch=3"):
         open_table(table, follow=True, steps_per_epoch=3)
-    with pytest.raises(OptionError, match=r"appended=Appended\(1\) with follow=Follow\(\): leave appended out"):
+    with pytest.raises(OptionError, match=r"appended=Appended\(1\) with follow=Follow\(\): what is followed has"):
         open_table(table, follow=True, appended=1)
     with pytest.raises(OptionError, match=r"follow='yes': expected True, False or Follow"):
         open_table(table, follow="yes")

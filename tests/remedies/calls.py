@@ -446,6 +446,9 @@ CALLS: dict[str, Failing] = {
     "appended rows up to a deletion": Failing(
         {"appended": Appended(1)}, SnapshotError, call=read_iceberg, path="iceberg"
     ),
+    "appended and followed": Failing(
+        {"appended": Appended(1, non_appends="ignore"), "follow": True}, call=read_iceberg, path="iceberg"
+    ),
     "canonical_ranks with batch_tokens": Failing(
         {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"
     ),

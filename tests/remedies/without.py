@@ -17,7 +17,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
     "iteration/epochs:check_device": "only with a GPU",
     "iteration/epochs:check_foreign": "torch passes on no more than the text of errors in its workers",
-    "options/tables:__post_init__": "only of an Iceberg table",
     "options/ranks:_check_peers": "only with process groups and meshes: tests/distributed",
     "options/together:check_device": "only with a GPU, or of a device without pin_memory",
     "sources/packing:_checked": "only of a combination",
@@ -77,7 +76,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
     "another call or program is to be changed": (
         "api/combined:__init__",
         "api/files:__init__",
-        "api/tables:_create_dataloader",
+        "api/tables:_table_loader",
         "checkpoint/state_dict:_of_workers",
         "checkpoint/state_dict:_check_alike",
         "cli/data:_built",

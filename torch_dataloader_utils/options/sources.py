@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, leave_out
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import (
     Checked,
@@ -214,8 +214,9 @@ class Iceberg(SourceValue):
             raise OptionError(f"{given}: expected one of snapshot_id, ref, as_of and appended.")
         if self.appended is not None and self.follow:
             raise OptionError(
-                f"appended={self.appended!r} with follow={self.follow!r}: leave appended out, and give Follow its "
-                "after, replay and non_appends."
+                f"appended={self.appended!r} with follow={self.follow!r}: what is followed has its own after, replay and "
+                "non_appends.",
+                remedies=[leave_out("appended"), leave_out("follow")],
             )
 
 
