@@ -214,8 +214,8 @@ class Iceberg(SourceValue):
             raise OptionError(f"{given}: expected one of snapshot_id, ref, as_of and appended.")
         if self.appended is not None and self.follow:
             raise OptionError(
-                f"appended={self.appended!r} with follow={self.follow!r}: what is followed has its own after, replay and "
-                "non_appends.",
+                f"appended={self.appended!r} with follow={self.follow!r}: what is followed has its own after, "
+                "replay and non_appends.",
                 remedies=[leave_out("appended"), leave_out("follow")],
             )
 
