@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import torch
 from limit import decode
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Pack, StructuredDataset
 from torch_dataloader_utils.packing.best_fit import best_fit
 
 LENGTHS = (2048, 8192)
@@ -62,9 +62,9 @@ def main() -> None:
     torch.set_num_threads(1)
     files = sorted(args.data.glob("*.parquet"))
     tokens = sum(len(pq.read_table(file, columns=[args.column]).column(0).combine_chunks().values) for file in files)
-    options = {"columns": [args.column], "pack": [args.column]}
+    options = {"columns": [args.column]}
     for length, method, shuffle in product(LENGTHS, ("best_fit", "wrap"), (False, True)):
-        batch = {"pack_method": method, "pack_length": length, "batch_size": 32768 // length, "shuffle": shuffle}
+        batch = {"pack": Pack(length, method=method), "batch_size": 32768 // length, "shuffle": shuffle}
         loader, _ = StructuredDataset.create_dataloader(str(args.data), **options, **batch)
         sequences = sum(len(batch["document_ids"]) for batch in loader)
         pairs = [

@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.even import Sync
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
+    from torch_dataloader_utils.options.packing import Pack
     from torch_dataloader_utils.options.sharding import Rotate, Strided
     from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Iceberg
     from torch_dataloader_utils.options.strings import Codes
@@ -115,6 +116,7 @@ _HOMES = {
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api.tables",
     "Order": "planning.order",
+    "Pack": "options.packing",
     "PassEvent": "events",
     "PlanShape": "planning.options",
     "Processes": "options.workers",
@@ -193,6 +195,7 @@ __all__ = [
     "NullValueError",
     "OptionError",
     "Order",
+    "Pack",
     "PassEvent",
     "PlanMismatchError",
     "PlanShape",

@@ -257,8 +257,8 @@ class PlanWarnings:
         batch, pack = self._options.batch, self._options.pack
         if given and pack.wraps:
             why = (
-                f"its {plural(given, 'token')} fill no sequence of pack_length={pack.pack_length}; use a smaller "
-                "pack_length, or even='pad', which delivers them with a mask"
+                f"its {plural(given, 'token')} fill no sequence of {pack.token_length}; use a smaller "
+                "Pack(length), or even='pad', which delivers them with a mask"
             )
         elif batch.last_batch == "drop":
             why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}"

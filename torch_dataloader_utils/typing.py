@@ -5,6 +5,7 @@ from torch_dataloader_utils.options.cache import CacheLike
 from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
+from torch_dataloader_utils.options.packing import PackLike
 from torch_dataloader_utils.options.sharding import ShardingLike
 from torch_dataloader_utils.options.sources import AppendedLike, FollowLike, SourceLike
 from torch_dataloader_utils.options.strings import StringsLike
@@ -20,6 +21,7 @@ __all__ = [
     "EvenLike",
     "FollowLike",
     "NullsLike",
+    "PackLike",
     "SampleLike",
     "ShardingLike",
     "SourceLike",

@@ -11,7 +11,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import Buckets, StructuredDataset
+from torch_dataloader_utils import Buckets, Pack, StructuredDataset
 from torch_dataloader_utils.cli.benchmark import layouts, passes, settings
 from torch_dataloader_utils.cli.benchmark.decoding import decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
@@ -68,8 +68,8 @@ def test_the_culprit_is_where_the_time_goes(tdu):
 @pytest.mark.parametrize(
     ("options", "unit", "amount"),
     [
-        ({"pack": ["ids"], "pack_length": 64}, "tokens", 60_000),
-        ({"pack": ["ids"], "pack_length": 64, "pack_method": "wrap"}, "tokens", 60_000 - 60_000 % 64),
+        ({"pack": 64}, "tokens", 60_000),
+        ({"pack": Pack(64, columns=["ids"], method="wrap")}, "tokens", 60_000 - 60_000 % 64),
         ({"batch_tokens": 256, "shuffle": True}, "rows", 3000),
         ({"batch_tokens": Buckets(256, by="number")}, "rows", 3000),
         ({"batch_tokens": 256, "lists": "padded"}, "rows", 3000),
@@ -97,7 +97,7 @@ def test_the_loader_and_raw_decoding_are_counted_in_one_unit(tmp_path, options, 
 
 def test_tokens_of_a_transform_are_not_compared_with_rows(tdu):
     pq.write_table(pa.table({"text": ["some words", "more"] * 500}), "text.parquet")
-    options = ("--set", "transform=doctored:spelled", "--set", "pack=[text]", "--set", "pack_length=32")
+    options = ("--set", "transform=doctored:spelled", "--set", "pack=32")
     found = tdu.json("bench", "text.parquet", *SECONDS, *options)
     assert found["unit"] == "tokens"
     assert found["ratio_to_raw"] is None

@@ -104,7 +104,7 @@ def test_plan_shows_padding_and_rows_of_short_last_batches(tdu):
 
 
 def test_plan_of_a_stream_of_tokens_counts_tokens(tdu):
-    packing = ("--columns", "tags", "--set", "pack=[tags]", "--set", "pack_length=4", "--set", "pack_method=wrap")
+    packing = ("--columns", "tags", "--set", "pack={length: 4, method: wrap}")
     arguments = ("plan", "data", *packing, "--batch-size", "3")
     (share,) = tdu.json(*arguments, "--num-ranks", "1", "--rank", "0")["ranks"]
     assert share["rows"] > 4 * 3  # several batches of 3 sequences of 4 tokens

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import Sample, StructuredDataset, Subsets, combine, merge_state_dicts
+from torch_dataloader_utils import Pack, Sample, StructuredDataset, Subsets, combine, merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, CountsRequiredError, OptionError
 from torch_dataloader_utils.subsets.copies import ClassDraw
 from torch_dataloader_utils.subsets.hashing import name_hash
@@ -190,7 +190,7 @@ def test_what_needs_counts_is_refused(folder: Path) -> None:
 def test_documents_are_not_packed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"ids": [[1, 2], [3]], "label": [0, 1]}), tmp_path / "a.parquet")
     options: dict[str, Any] = {"columns": ["ids"], "class_weights": {"label": {1: 2}}}
-    packing: dict[str, Any] = {"pack": ["ids"], "pack_length": 4}
+    packing: dict[str, Any] = {"pack": Pack(4, columns=["ids"])}
     with pytest.raises(OptionError, match="class_weights with pack"):
         StructuredDataset.create_dataloader(str(tmp_path), **options, **packing)
     part = StructuredDataset.create_dataloader(str(tmp_path), batch_size=2, **options)[0]

@@ -16,7 +16,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from torch_dataloader_utils import Buckets, DeltaDataset, Follow, IcebergDataset, StructuredDataset, Subsets
+from torch_dataloader_utils import Buckets, DeltaDataset, Follow, IcebergDataset, Pack, StructuredDataset, Subsets
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 
 ROWS = 200
@@ -73,12 +73,12 @@ def delivered(loader: Any) -> list[str]:
             {"columns": ["id", "label"], "class_weights": {"label": {0: 0.5, 1: 3}}},
         ),
         (
-            "columns: [input_ids]\npack: [input_ids]\npack_length: 16\npad_values: {input_ids: -100}",
-            {"columns": ["input_ids"], "pack": ["input_ids"], "pack_length": 16, "pad_values": {"input_ids": -100}},
+            "columns: [input_ids]\npack: {length: 16, columns: [input_ids], pad: {input_ids: -100}}",
+            {"columns": ["input_ids"], "pack": Pack(16, columns=["input_ids"], pad={"input_ids": -100})},
         ),
         (
-            "columns: [input_ids]\npack: [input_ids]\npack_length: 16\npack_method: wrap",
-            {"columns": ["input_ids"], "pack": ["input_ids"], "pack_length": 16, "pack_method": "wrap"},
+            "columns: [input_ids]\npack: {kind: pack, length: 16, columns: [input_ids], method: wrap}",
+            {"columns": ["input_ids"], "pack": Pack(16, columns=["input_ids"], method="wrap")},
         ),
         (
             "columns: [id, input_ids]\nbatch_tokens: {tokens: 32, long: drop}\nlists: padded",

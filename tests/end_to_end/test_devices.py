@@ -20,6 +20,7 @@ from tests.resume.helpers import KEPT, plain, through_json
 from torch_dataloader_utils import (
     Fill,
     OptionError,
+    Pack,
     Processes,
     StaleIteratorError,
     StructuredDataset,
@@ -66,8 +67,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "jagged": {"columns": ["id", "items", "more"], "jagged": {"features": ["items", "more"]}},
     "bytes": {"columns": ["id", "city"], "strings": "bytes", "nulls": Fill({"city": ""})},
     "codes": {"columns": ["id", "city"], "strings": "codes", "nulls": Fill({"city": ""})},
-    "packed": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "batch_size": 2},
-    "wrapped": {"columns": ["items"], "pack": ["items"], "pack_length": 16, "pack_method": "wrap", "batch_size": 2},
+    "packed": {"columns": ["items"], "pack": Pack(16, columns=["items"]), "batch_size": 2},
+    "wrapped": {"columns": ["items"], "pack": Pack(16, columns=["items"], method="wrap"), "batch_size": 2},
     "by length": {"columns": ["id", "items"], "batch_tokens": 24, "lists": "padded"},
     "padded last": {"columns": ["id", "city"], "last_batch": "pad", "shuffle": True},
     "unknown counts": {"columns": ["id", "city"], "filters": KEPT},

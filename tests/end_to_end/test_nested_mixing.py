@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.end_to_end.sharded import Plain, ids, structured
-from torch_dataloader_utils import StructuredDataset, Weights, combine
+from torch_dataloader_utils import Pack, StructuredDataset, Weights, combine
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 
 ROWS = {"text/web": 61, "text/books": 23, "code": 31}
@@ -218,6 +218,6 @@ def test_unknown_row_counts_need_weights(tmp_path: Path) -> None:
 def test_packing_belongs_to_the_outer_combination(tmp_path: Path) -> None:
     pq.write_table(pa.table({"tokens": [[1, 2], [3]]}), tmp_path / "a.parquet")
     part = structured(tmp_path / "a.parquet")
-    inner = combine([part, part], pack=["tokens"], pack_length=4, batches="splits")
+    inner = combine([part, part], pack=Pack(4, columns=["tokens"]), batches="splits")
     with pytest.raises(OptionError, match="combination 0 has pack: pass it to the outer combine"):
         combine([inner, part], batches="splits")

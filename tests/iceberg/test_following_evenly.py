@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from tests import forkrun
 from tests.iceberg.test_advance import SCHEMA, config_of, ids_of, open_table, rows
 from tests.iceberg.test_advance import table as table
-from torch_dataloader_utils import Follow, Rotate
+from torch_dataloader_utils import Follow, Pack, Rotate
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 
 FOLLOW = {"follow": Follow(wait=0)}
@@ -126,7 +126,7 @@ def test_ranks_take_equal_steps_through_restarts(catalog: Catalog, tmp_path: Pat
         ({"even": "sync"}, r"with even='sync': .* Use even='pad'"),
         ({"even": "sync", "batch_tokens": 64}, r"with even='sync': .* Leave even at 'none', and use torch's Join"),
         ({"last_batch": "drop"}, r"with last_batch='drop': .* Use last_batch='partial' or 'pad'"),
-        ({"pack": ["x"], "pack_length": 8, "pack_method": "wrap"}, r"with pack_method='wrap': .* Add even='pad'"),
+        ({"pack": Pack(8, columns=["x"], method="wrap")}, r"with Pack\(method='wrap'\): .* Add even='pad'"),
         ({"sharding": Rotate(4)}, r"with sharding=Rotate\(4\): .* Leave it out"),
         ({"sharding": {"kind": "rotate", "total_shards": 4}}, r"with sharding=Rotate\(4\)"),
     ],
@@ -140,7 +140,7 @@ def test_each_token_is_real_once(catalog: Catalog) -> None:
     schema = pa.schema({"tokens": pa.list_(pa.int64())})
     texts = catalog.create_table("ns.texts", schema=schema)
     loader, _ = open_table(
-        texts, **FOLLOW, even="pad", batch_size=2, pack=["tokens"], pack_length=8, pack_method="wrap", count_rows=True
+        texts, **FOLLOW, even="pad", batch_size=2, pack=Pack(8, columns=["tokens"], method="wrap"), count_rows=True
     )
     first = 0
     for sizes in ((), (4, 6, 9), (), (3,), (7, 20)):

@@ -22,7 +22,7 @@ if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
 
 from tests import forkrun
-from torch_dataloader_utils import OptionError, StructuredDataset
+from torch_dataloader_utils import OptionError, Pack, StructuredDataset
 from torch_dataloader_utils.integrations.accelerate import gather_for_metrics
 from torch_dataloader_utils.integrations.evaluation import NO_REAL_ROWS, EvalLoader, real_rows, rows_in, without_repeats
 
@@ -174,7 +174,7 @@ def test_real_rows_of_each_kind_of_column(data: Path, options: dict[str, Any]) -
 
 def test_repeated_tokens_of_a_stream_have_no_labels(tmp_path: Path) -> None:
     pq.write_table(pa.table({"ids": [[row] * 7 for row in range(33)]}), tmp_path / "part.parquet", row_group_size=5)
-    options = {"pack": ["ids"], "pack_length": 16, "pack_method": "wrap", "batch_size": 4, "even": "pad"}
+    options = {"pack": Pack(16, columns=["ids"], method="wrap"), "batch_size": 4, "even": "pad"}
     rows: list[int] = []
     for rank in range(2):
         loader, _ = StructuredDataset.create_dataloader(

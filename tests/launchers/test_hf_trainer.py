@@ -20,7 +20,7 @@ from tests import forkrun
 from tests.killing import ROWS, write_rows
 from tests.launchers.conftest import EXAMPLES, LEAVES_GLOO, Rows
 from tests.launchers.pages import program
-from torch_dataloader_utils import StructuredDataset, Transform
+from torch_dataloader_utils import Pack, StructuredDataset, Transform
 
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
@@ -138,8 +138,8 @@ def test_a_trainer_that_would_meet_other_rows_is_refused_on_every_rank(out: Path
         {"filters": [("odd", "=", 1)]},
         {"filters": [("odd", "=", 1)], "even": "sync"},
         {"transform": Transform(lambda batch: batch, rows="any")},
-        {"pack": ["ids"], "pack_length": 16},
-        {"pack": ["ids"], "pack_length": 16, "even": "sync"},
+        {"pack": Pack(16, columns=["ids"])},
+        {"pack": Pack(16, columns=["ids"]), "even": "sync"},
     ],
     ids=["filter", "filter and sync", "transform", "pack", "pack and sync"],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch_dataloader_utils import (
     CombinedDataset,
     Fill,
     IcebergDataset,
+    Pack,
     Rotate,
     Sample,
     Strided,
@@ -48,7 +51,7 @@ def error_of(name: str) -> str:
         ("drop_last", "torch's DataLoader: use last_batch='drop'"),
         ("num_proc", "use num_workers."),
         ("buffer_size", "use shuffle_buffer_size."),
-        ("packing", "use pack."),
+        ("packing", "use pack=2048, which packs documents"),
         ("epochs", "one loop over the loader"),
         ("progress_bar", "show_progress=True"),
         ("aws_access_key_id", "storage_options="),
@@ -111,6 +114,30 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             {"batch_tokens": Buckets(64, by="ids"), "long_rows": "drop"},
             "batch_tokens=Buckets(64, by='ids'), long_rows='drop' are now "
             "batch_tokens=Buckets(64, by='ids', long='drop')",
+        ),
+        ({"pack_length": 64}, "pack_length=64 is now pack=64"),
+        ({"pack": ["ids"]}, "pack=['ids'] is now pack=Pack(2048, columns=['ids'])"),
+        (
+            {"pack": ["input_ids"], "pack_length": 2048, "pad_values": {"labels": -100}},
+            "pack=['input_ids'], pack_length=2048, pad_values={'labels': -100} are now "
+            "pack=Pack(2048, columns=['input_ids'], pad={'labels': -100})",
+        ),
+        (
+            {"pack": None, "pack_length": 8, "pack_method": "wrap", "pad_values": None},
+            "pack=None, pack_length=8, pack_method='wrap', pad_values=None are now pack=Pack(8, method='wrap')",
+        ),
+        (
+            {"pack": 8, "pack_long": "drop", "pad_values": {"ids": 1}},
+            "pack=8, pack_long='drop', pad_values={'ids': 1} are now pack=Pack(8, long='drop', pad={'ids': 1})",
+        ),
+        (
+            {"pack": Pack(8, columns=["ids"]), "pad_values": {"ids": 1}},
+            "pack=Pack(8, columns=['ids']), pad_values={'ids': 1} are now "
+            "pack=Pack(8, columns=['ids'], pad={'ids': 1})",
+        ),
+        (
+            {"pack": {"length": 8}, "pad_values": {"ids": 1}},
+            "pack={'length': 8}, pad_values={'ids': 1} are now pack=Pack(8, pad={'ids': 1})",
         ),
         ({"total_shards": 6}, "total_shards=6 is now sharding=Rotate(6)"),
         (
@@ -237,6 +264,47 @@ def test_strict_types_is_a_warning_now(given: bool, now: str) -> None:
     assert str(caught.value) == f"strict_types={given} is now {now}"
 
 
+def spelled(sentence: str) -> list[dict[str, Any]]:
+    """The keywords that a sentence spells with a value, those of each alternative together."""
+    names = {name: getattr(torch_dataloader_utils, name) for name in torch_dataloader_utils.__all__} | {"n": 2}
+    return [
+        {keyword: eval(_expression(part[begin:]), names) for keyword, begin in _keywords(part)}
+        for part in sentence.replace("{...}", "{}").replace("[...]", "[2, 1]").split(" or ")
+    ]
+
+
+def _keywords(text: str) -> list[tuple[str, int]]:
+    """The keywords of a text that are no fields of a value, and where their values begin."""
+    found = [(match[1], match.end()) for match in re.finditer(r"(\w+)=(?=[\w'{\[])", text)]
+    return [(name, end) for name, end in found if text[:end].count("(") == text[:end].count(")") or "combine(" in text]
+
+
+def _expression(text: str) -> str:
+    """The expression that a text begins with."""
+    for end in range(1, len(text) + 1):
+        with contextlib.suppress(SyntaxError):
+            ast.parse(text[:end], mode="eval")
+            if re.match(r"[,.:;)]*(\s|$)", text[end:]):
+                return text[:end]
+    raise AssertionError(text)
+
+
+SENTENCES = {**_HINTS, **_OF_COMBINE, **{name: f"use {option}." for name, option in _SYNONYMS.items()}}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_what_is_to_be_used_exists_and_takes_the_value_that_is_spelled(name: str) -> None:
+    sentence = SENTENCES[name]
+    options = {*KNOWN, *option_defaults("combine"), "path"}
+    for keywords in spelled(sentence):
+        of_combine = keywords.keys() - option_defaults() - {"path"}
+        parse_options(
+            {key: value for key, value in keywords.items() if key != "path"}, "combine" if of_combine else "files"
+        )
+    named = set(re.findall(r"\w+", sentence)) & options
+    assert named or re.search(r"leave it out|loader\.|dataset\.|batch\[", sentence)
+
+
 @given(st.data())
 def test_one_wrong_letter_is_corrected(data: st.DataObject) -> None:
     right = data.draw(st.sampled_from([name for name in KNOWN if len(name) >= 7]))
@@ -252,11 +320,10 @@ def test_the_first_words_of_an_option_are_completed(name: str, option: str) -> N
     assert f"did you mean {option!r}?" in error_of(name)
 
 
-def test_the_table_holds_no_option_and_points_to_options_that_exist() -> None:
+def test_the_table_holds_no_option() -> None:
     options = {*KNOWN, *option_defaults("iceberg"), "path"}
     assert not options & {*_HINTS, *_SYNONYMS}
     assert not option_defaults("combine").keys() & {*_OF_COMBINE}
-    assert set(_SYNONYMS.values()) <= options
 
 
 def test_options_of_tables_and_of_files_name_each_other() -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Pack, StructuredDataset
 
 Document = tuple[int, ...]
 
 LENGTH = 16
 PADS = {"labels": -100}
+PACK = Pack(LENGTH, columns=["input_ids", "labels"], pad=PADS)
 
 
 def documents(lengths: Iterable[int]) -> list[Document]:
@@ -45,8 +46,7 @@ def parts_of(lengths: Iterable[int], length: int = LENGTH) -> list[Document]:
 def make(path: str, **options: Any) -> Any:
     """A loader of small packed batches, in-line unless `num_workers` is given."""
     given = {
-        "num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 3, "split_rows": 12, "pack_length": LENGTH,
-        "pack": ["input_ids", "labels"], "pad_values": PADS,
+        "num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 3, "split_rows": 12, "pack": PACK,
     } | options  # fmt: skip
     return StructuredDataset.create_dataloader(path, **given)[0]
 

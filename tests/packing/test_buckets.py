@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.packing.helpers import write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
-from torch_dataloader_utils import Buckets, Strided, StructuredDataset, Transform, combine, merge_state_dicts
+from torch_dataloader_utils import Buckets, Pack, Strided, StructuredDataset, Transform, combine, merge_state_dicts
 from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
@@ -203,7 +203,7 @@ def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
         ({"last_batch": "wrap"}, CountsRequiredError, "steps_per_epoch=n"),
         ({"canonical_ranks": 4}, CountsRequiredError, "steps_per_epoch=n"),
         ({"sharding": Strided("split_batch")}, OptionError, "batch of one rank"),
-        ({"pack": ["input_ids"], "pack_length": 8}, OptionError, "Leave out batch_tokens"),
+        ({"pack": Pack(8, columns=["input_ids"])}, OptionError, "Leave out batch_tokens"),
         ({"output_format": "arrow"}, OptionError, "only tensors and arrays are padded"),
     ],
     ids=str,

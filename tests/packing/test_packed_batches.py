@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.packing.helpers import LENGTH, documents, held, make, parts_of, write_documents
+from tests.packing.helpers import LENGTH, PACK, documents, held, make, parts_of, write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
-from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import Pack, StructuredDataset, combine, merge_state_dicts
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     ColumnNotFoundError,
@@ -67,7 +67,7 @@ def test_each_token_is_delivered_once(
     sharding: str,
 ) -> None:
     path = write_documents(tmp_path_factory.mktemp("any"), [*lengths, 1], files=2, row_group_size=row_group_size)
-    options = {"num_workers": num_workers, "sharding": sharding, "pack_length": length, **order}
+    options = {"num_workers": num_workers, "sharding": sharding, "pack": PACK.replace(length=length), **order}
     found = [held(loader) for loader in ranks_of(path, num_ranks, **options)]
     assert sorted(sum(found, [])) == parts_of([*lengths, 1], length)
 
@@ -123,7 +123,7 @@ def taken_by(loaders: list[Any], steps: int, state: Any = None) -> tuple[list[An
 
 def test_the_keys_of_a_batch(tmp_path: Path) -> None:
     path = write_documents(tmp_path, [3, 4, 2, 6], files=1)
-    (batch,) = make(path, pack_length=8)
+    (batch,) = make(path, pack=PACK.replace(length=8))
     assert {key: getattr(value, "dtype", int) for key, value in batch.items()} == {
         "input_ids": torch.int32, "labels": torch.int64, "position_ids": torch.int32, "document_ids": torch.int32,
         "cu_seqlens": torch.int32, "max_seqlen": int,
@@ -138,7 +138,7 @@ def test_the_keys_of_a_batch(tmp_path: Path) -> None:
     assert batch["cu_seqlens"].tolist() == [0, 3, 7, 8, 10, 16]
     assert batch["max_seqlen"] == 6
     batch["input_ids"].mul_(2)  # writable
-    (numpy,) = make(path, pack_length=8, output_format="numpy")
+    (numpy,) = make(path, pack=PACK.replace(length=8), output_format="numpy")
     assert numpy["cu_seqlens"].tolist() == batch["cu_seqlens"].tolist()
 
 
@@ -152,12 +152,12 @@ def test_windows_span_files_and_are_packed_in_the_order_of_the_stream(data: str)
 @pytest.mark.parametrize(("long", "kept"), [("truncate", LENGTH), ("drop", 0)])
 def test_long_documents(data: str, long: str, kept: int) -> None:
     whole = [each if len(each) <= LENGTH else each[:kept] for each in documents(LENGTHS)]
-    assert sorted(held(make(data, pack_long=long))) == sorted(each for each in whole if each)
+    assert sorted(held(make(data, pack=PACK.replace(long=long)))) == sorted(each for each in whole if each)
 
 
 def test_a_long_document_is_an_error_on_request(data: str) -> None:
-    with pytest.raises(OptionError, match="more than pack_length=16") as caught:
-        list(make(data, pack_long="error"))
+    with pytest.raises(OptionError, match="more than length=16") as caught:
+        list(make(data, pack=PACK.replace(long="error")))
     assert any("0.parquet" in note for note in caught.value.__notes__)
 
 
@@ -173,7 +173,7 @@ def test_documents_are_filtered_and_transformed_before_they_are_packed(data: str
         ids = pa.ListArray.from_arrays(lists.offsets, pa.compute.multiply(lists.values, 2))
         return pa.record_batch({"ids": ids})
 
-    found = make(data, columns=["input_ids"], transform=doubled, pack=["ids"], pad_values=None, limit=5)
+    found = make(data, columns=["input_ids"], transform=doubled, pack=LENGTH, limit=5)
     tokens = {token for batch in found for row in batch["ids"].tolist() for token in row} - {0}
     assert tokens == {2 * token for each in documents(LENGTHS[:5]) for token in each} - {0}
 
@@ -194,7 +194,7 @@ def test_text_without_row_counts_is_packed(tmp_path: Path) -> None:
         lines = (json.dumps({"input_ids": list(each)}) for each in documents(LENGTHS)[number::2])
         (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
     found = []
-    for loader in ranks_of(str(tmp_path), 2, pack=["input_ids"], pad_values=None, split_rows=None):
+    for loader in ranks_of(str(tmp_path), 2, pack=LENGTH, split_rows=None):
         for batch in loader:
             found += batch["input_ids"][batch["document_ids"] >= 0].tolist()
     assert sorted(found) == sorted(token for each in documents(LENGTHS) for token in each)
@@ -203,7 +203,7 @@ def test_text_without_row_counts_is_packed(tmp_path: Path) -> None:
 def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     other = write_documents(tmp_path, [5] * 20)
     parts = [StructuredDataset.create_dataloader(path)[1] for path in (data, other)]
-    options = {"pack": ["input_ids", "labels"], "pack_length": LENGTH, "batch_size": 3, "pad_values": {"labels": -100}}
+    options = {"pack": PACK, "batch_size": 3}
     with pytest.raises(OptionError, match="batches='splits'"):
         combine(parts, **options)
     loader, _ = combine(parts, batches="splits", **options)
@@ -214,7 +214,7 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     real = [{key: batch[key][batch["valid"]] for key in ("input_ids", "document_ids")} for batch in batches]
     tokens = [token for batch in real for token in batch["input_ids"][batch["document_ids"] >= 0].tolist()]
     assert len(tokens) == sum(LENGTHS) + 100
-    packed, _ = StructuredDataset.create_dataloader(data, pack=["input_ids", "labels"], pack_length=8)
+    packed, _ = StructuredDataset.create_dataloader(data, pack=Pack(8, columns=["input_ids", "labels"]))
     with pytest.raises(OptionError, match="dataset 'a' packs its documents: pass pack= to combine"):
         combine({"a": packed.dataset})
 
@@ -222,7 +222,7 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
 def test_a_state_of_another_packing_is_refused(data: str) -> None:
     state = through_json(make(data).state_dict())
     with pytest.raises(CheckpointMismatchError, match="pack: input_ids, labels into 16 tokens"):
-        make(data, pack_length=32).load_state_dict(state)
+        make(data, pack=PACK.replace(length=32)).load_state_dict(state)
 
 
 def test_a_description_says_what_is_packed(data: str) -> None:
@@ -235,13 +235,15 @@ def test_a_description_says_what_is_packed(data: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"pack_length": None}, OptionError, "needs pack_length"),
-        ({"pack": None}, OptionError, "was given without pack"),
-        ({"pack": ["input_ids"], "pad_values": None}, OptionError, r"not packed have no place in it. Use columns="),
-        ({"pack": ["input_ids", "nothing"], "pad_values": None}, ColumnNotFoundError, "pack names 'nothing'"),
-        ({"pad_values": {"label": 0}}, OptionError, "pad_values names 'label'"),
-        ({"pad_values": {"labels": 0.5}}, OptionError, "expected a number that fits int64"),
-        ({"pad_values": {"input_ids": "x"}}, OptionError, "expected a number that fits int32"),
+        (
+            {"pack": Pack(8, columns=["input_id"])},
+            ColumnNotFoundError,
+            "did you mean 'input_ids'",
+        ),
+        ({"pack": Pack(8, columns=["labels"]), "columns": ["input_ids"]}, ColumnNotFoundError, "no column 'labels'"),
+        ({"pack": Pack(8, pad={"label": 0})}, OptionError, r"Pack: pad names 'label': expected .*'labels'"),
+        ({"pack": Pack(8, pad={"labels": 0.5})}, OptionError, r"Pack: pad={'labels': 0.5}: .* fits int64"),
+        ({"pack": Pack(8, pad=2**31)}, OptionError, "Pack: pad={'input_ids': 2147483648}: .* fits int32"),
         ({"output_format": "arrow"}, OptionError, "Leave out output_format"),
         ({"lists": "padded"}, OptionError, "Leave out lists"),
         ({"even": "drop"}, CountsRequiredError, "steps_per_epoch=n"),
@@ -258,7 +260,83 @@ def test_what_cannot_work_is_an_error_at_construction(
         make(data, **options)
 
 
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The documents beside columns of other types and lengths, one of which has a null."""
+    path = Path(write_documents(tmp_path_factory.mktemp("mixed"), LENGTHS, files=1))
+    table = pq.read_table(path / "0.parquet")
+    rows, scores = range(len(table)), [None, *range(len(LENGTHS) - 1)]
+    nested = pa.StructArray.from_arrays([table["labels"].combine_chunks(), pa.array(scores)], ["ids", "score"])
+    others = {"url": ["a"] * len(table), "score": scores, "spans": [[row] for row in rows], "nested": nested}
+    for name, values in others.items():
+        table = table.append_column(name, pa.array(values) if isinstance(values, list) else values)
+    pq.write_table(table, path / "0.parquet", row_group_size=7)
+    return str(path)
+
+
+@pytest.mark.parametrize("method", ["best_fit", "wrap"])
+@pytest.mark.parametrize("transform", [None, lambda batch: batch], ids=["read", "transformed"])
+def test_columns_that_are_not_packed_are_left_out(mixed: str, method: Any, transform: Any) -> None:
+    pack, columns = Pack(LENGTH, method=method), ["labels", "input_ids"]
+    options = {"transform": transform, "count_rows": method == "wrap"}
+    found = make(mixed, pack=pack.replace(columns=columns), **options)
+    given = make(mixed, pack=pack, columns=columns, **options)
+    assert batches(found) == batches(given)
+    assert list(next(iter(found)))[:2] == columns
+    read = found.dataset.source.scan.schema.names
+    assert sorted(read) == sorted(columns) if transform is None else len(read) == 6
+
+
+def test_a_field_of_a_struct_is_packed_by_its_name(mixed: str) -> None:
+    tokens = sorted(-token for each in documents(LENGTHS) for token in each)
+    for columns in (None, ["input_ids", "nested"]):
+        found = make(mixed, pack=Pack(LENGTH, columns=["nested.ids"]), columns=columns)
+        assert sorted(token for b in found for token in b["nested.ids"][b["document_ids"] >= 0].tolist()) == tokens
+
+
+def test_columns_of_combined_documents_that_are_not_packed_are_left_out(data: str) -> None:
+    parts = [StructuredDataset.create_dataloader(data)[1] for _ in range(2)]
+    some, every = (
+        batches(combine(parts, pack=pack, batches="splits", num_ranks=1, rank=0, num_workers=0)[0])
+        for pack in (Pack(LENGTH, columns=["labels"]), LENGTH)
+    )
+    assert [{name: item for name, item in batch.items() if name != "input_ids"} for batch in every] == some
+
+
+def test_all_columns_must_be_lists_unless_some_are_named(mixed: str) -> None:
+    with pytest.raises(UnsupportedTypeError, match=r"pack=16: column 'url' is of type string") as caught:
+        make(mixed, pack=16, nulls={"score": "drop"})
+    (remedy,) = caught.value.remedies
+    assert remedy.given == {"pack": Pack(16, columns=["input_ids", "labels", "spans", "nested.ids"])}
+
+
+def test_one_number_pads_all_columns(data: str) -> None:
+    for batch in make(data, pack=Pack(LENGTH, pad=-1)):
+        padding = batch["document_ids"] == -1
+        assert (batch["input_ids"][padding] == -1).all()
+        assert (batch["labels"][padding] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"method": "wrap", "long": "drop"}, r"long='drop' with method='wrap': it cuts documents .* Use pack="),
+        ({"method": "wrap", "pad": -100}, r"pad=-100 with method='wrap': no sequence is padded. Use pack="),
+        ({"method": "first_fit"}, r"method='first_fit': expected one of 'best_fit', 'wrap'"),
+        ({"pad": "x"}, r"pad='x': expected a number, or a dict of column -> number"),
+        ({"pad": {"ids": None}}, r"pad=\{'ids': None\}: expected a number"),
+        ({"columns": "ids"}, r"columns='ids': expected a list of names"),
+        ({"columns": []}, r"columns=\(\): expected a list of at least one name"),
+        ({"length": 0}, "length=0: expected a whole number of at least 1"),
+    ],
+    ids=str,
+)
+def test_a_value_that_cannot_work_is_not_made(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=f"Pack: {message}"):
+        Pack(**{"length": 8, **fields})
+
+
 def test_only_lists_of_numbers_are_packed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
-    with pytest.raises(UnsupportedTypeError, match="expected lists of numbers"):
-        make(str(tmp_path), pack=["text"], pad_values=None)
+    with pytest.raises(UnsupportedTypeError, match="what is packed is lists of numbers"):
+        make(str(tmp_path), pack=Pack(8, columns=["text"]))

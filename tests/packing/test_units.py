@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.terminal import stderr_terminal
-from torch_dataloader_utils import Buckets, StructuredDataset
+from torch_dataloader_utils import Buckets, Pack, StructuredDataset
 
 UNITS = {
     "rows": {},
-    "sequences": {"pack": ["ids"], "pack_length": 8},
-    "tokens": {"pack": ["ids"], "pack_length": 8, "pack_method": "wrap"},
+    "sequences": {"pack": Pack(8, columns=["ids"])},
+    "tokens": {"pack": Pack(8, columns=["ids"], method="wrap")},
     "batches": {"batch_tokens": Buckets(8, by="ids")},
 }
 

@@ -1,4 +1,4 @@
-"""`pack_method="wrap"` end to end: one stream of tokens per rank and worker, counted before it is read."""
+"""`Pack(method="wrap")` end to end: one stream of tokens per rank and worker, counted before it is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.packing.helpers import LENGTH, documents, make, write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
-from torch_dataloader_utils import StructuredDataset, combine, merge_state_dicts
+from torch_dataloader_utils import Pack, StructuredDataset, combine, merge_state_dicts
 from torch_dataloader_utils.errors import (
     CountsRequiredError,
     EmptyDatasetError,
@@ -40,9 +40,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_documents(tmp_path_factory.mktemp("documents"), LENGTHS)
 
 
+WRAP = Pack(LENGTH, method="wrap")
+
+
 def wrapping(path: str, **options: Any) -> Any:
     """A loader of small batches of sequences."""
-    return make(path, **{"pack_method": "wrap", "pad_values": None, "split_rows": 150} | options)
+    return make(path, **{"pack": WRAP, "split_rows": 150} | options)
 
 
 def ranks_of(path: str, num_ranks: int, **options: Any) -> list[Any]:
@@ -97,7 +100,13 @@ def test_each_token_is_delivered_once_but_for_a_short_tail(
 ) -> None:
     lengths = [*lengths, length * 3 * num_ranks]
     path = write_documents(tmp_path_factory.mktemp("any"), lengths, files=2, row_group_size=row_group_size)
-    options = {"num_workers": num_workers, "sharding": sharding, "pack_length": length, "even": even, **order}
+    options = {
+        "num_workers": num_workers,
+        "sharding": sharding,
+        "pack": WRAP.replace(length=length),
+        "even": even,
+        **order,
+    }
     found: list[int] = []
     for loader in ranks_of(path, num_ranks, **options):
         steps, taken = len(loader), list(loader)
@@ -227,8 +236,8 @@ def _halved(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_formats_without_counts_of_values_are_scanned(tmp_path: Path) -> None:
     rows = "\n".join(f'{{"input_ids": {list(document)}}}' for document in documents(LENGTHS))
     (tmp_path / "documents.jsonl").write_text(rows)
-    options = {"pack": ["input_ids"], "shuffle": False}
-    with pytest.raises(CountsRequiredError, match="pack_method='best_fit'"):
+    options: dict[str, Any] = {"shuffle": False}
+    with pytest.raises(CountsRequiredError, match=r"Use .*pack=Pack\(16\)"):
         wrapping(str(tmp_path), **options)
     loader = wrapping(str(tmp_path), **options, count_rows=True)
     assert len(loader) == -(-(TOKENS // LENGTH) // 3)
@@ -248,13 +257,15 @@ def test_a_share_shorter_than_a_sequence_is_the_cause_and_padding_the_remedy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pq.write_table(pa.table({"input_ids": [[1, 2], [3]]}), tmp_path / "0.parquet")
-    options = {"pack": ["input_ids"], "shuffle": False, "num_workers": 0}
-    assert list(wrapping(str(tmp_path), **options, pack_length=8)) == []
-    assert "its 3 tokens fill no sequence of pack_length=8; use a smaller pack_length, or even='pad'" in caplog.text
-    (batch,) = wrapping(str(tmp_path), **options, pack_length=8, even="pad")
+    options: dict[str, Any] = {"shuffle": False, "num_workers": 0}
+    assert list(wrapping(str(tmp_path), **options, pack=WRAP.replace(length=8))) == []
+    assert "its 3 tokens fill no sequence of 8; use a smaller Pack(length), or even='pad'" in caplog.text
+    (batch,) = wrapping(str(tmp_path), **options, pack=WRAP.replace(length=8), even="pad")
     assert batch["input_ids"][batch["valid"]].tolist() == [1, 2, 3]
-    assert [b["input_ids"].tolist() for b in wrapping(str(tmp_path), **options, pack_length=3)] == [[[1, 2, 3]]]
-    ranks_of(str(tmp_path), 2, **options, pack_length=2)
+    assert [b["input_ids"].tolist() for b in wrapping(str(tmp_path), **options, pack=WRAP.replace(length=3))] == [
+        [[1, 2, 3]]
+    ]
+    ranks_of(str(tmp_path), 2, **options, pack=WRAP.replace(length=2))
     assert "has no tokens in epoch 0 (tokens per rank: 2, 0): there are 3 tokens, which do not fill" in caplog.text
 
 
@@ -263,12 +274,11 @@ def test_documents_without_tokens_are_named_as_the_cause(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     pq.write_table(pa.table({"input_ids": pa.array([[], []], pa.list_(pa.int64()))}), tmp_path / "0.parquet")
-    options = {"pack": ["input_ids"], "pack_method": method, "shuffle": False, "num_workers": 0}
+    options = {"pack": WRAP.replace(method=method), "shuffle": False, "num_workers": 0}
     assert list(wrapping(str(tmp_path), **options)) == []
-    cause = (
-        "the documents hold no token in 'input_ids'" if method == "wrap" else "no document of its share holds a token"
-    )
-    assert cause in caplog.text
+    assert (
+        "the documents hold no token" if method == "wrap" else "no document of its share holds a token"
+    ) in caplog.text
     units = "token" if method == "wrap" else "sequence"
     with pytest.raises(EmptyDatasetError, match=f"this rank has no {units} to repeat"):
         list(wrapping(str(tmp_path), **options, steps_per_epoch=2))
@@ -280,7 +290,7 @@ def test_documents_without_tokens_are_named_as_the_cause(
 def test_null_documents_are_dropped_or_an_error(tmp_path: Path) -> None:
     tokens = pa.array([[1, 2, 3], None, [], [4, 5]], pa.list_(pa.int32()))
     pq.write_table(pa.table({"input_ids": tokens}), tmp_path / "0.parquet")
-    options = {"pack": ["input_ids"], "pack_length": 2, "batch_size": 4, "shuffle": False}
+    options = {"pack": WRAP.replace(length=2), "batch_size": 4, "shuffle": False}
     with pytest.raises(NullValueError, match="null"):
         list(wrapping(str(tmp_path), **options))
     loader = wrapping(str(tmp_path), **options, nulls={"input_ids": "drop"}, count_rows=True)
@@ -290,7 +300,7 @@ def test_null_documents_are_dropped_or_an_error(tmp_path: Path) -> None:
 def test_a_footer_with_wrong_counts_is_an_error(tmp_path: Path) -> None:
     tokens = pa.array([[1, None, 3]], pa.list_(pa.int32()))  # statistics count the null as no value
     pq.write_table(pa.table({"input_ids": tokens}), tmp_path / "0.parquet")
-    loader = wrapping(str(tmp_path), pack=["input_ids"], pack_length=1, dtypes={"input_ids": "float32"}, shuffle=False)
+    loader = wrapping(str(tmp_path), pack=WRAP.replace(length=1), dtypes={"input_ids": "float32"}, shuffle=False)
     with pytest.raises((FileReadError, NullValueError)):
         list(loader)
 
@@ -307,7 +317,7 @@ def test_tokens_of_combined_datasets_are_counted_if_their_rows_were(tmp_path: Pa
         return StructuredDataset.create_dataloader(tmp_path / name, columns=["input_ids"], **options)[1]
 
     def combined(*parts: Any) -> Any:
-        packed = {"pack": ["input_ids"], "pack_length": LENGTH, "pack_method": "wrap", "batch_size": 3}
+        packed = {"pack": WRAP, "batch_size": 3}
         return combine(parts, batches="splits", split_rows=20, num_ranks=1, rank=0, num_workers=0, **packed)[0]
 
     plain, filters = part("a.parquet"), [("keep", "=", 1)]
@@ -336,20 +346,20 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
     other = write_documents(tmp_path, [50] * 8)
     options: dict[str, Any] = {"num_ranks": 1, "rank": 0, "num_workers": 0}
     parts = [StructuredDataset.create_dataloader(path, **options)[1] for path in (data, other)]
-    packing = {"pack": ["input_ids", "labels"], "pack_length": LENGTH, "pack_method": "wrap", "batch_size": 3}
+    packing = {"pack": WRAP, "batch_size": 3}
     loader, _ = combine(parts, batches="splits", **packing, **options)
     steps, found = len(loader), list(loader)
     assert len(found) == steps
     assert sum(batch["input_ids"].numel() for batch in found) == (TOKENS + 400) // LENGTH * LENGTH
     filtered = StructuredDataset.create_dataloader(data, fraction=0.5, **options)[1]
-    with pytest.raises(CountsRequiredError, match=r"With count_rows=True in its .* Use pack_method='best_fit'"):
+    with pytest.raises(CountsRequiredError, match=r"With count_rows=True in its .* Use pack=Pack\(16\)"):
         combine([filtered, parts[1]], batches="splits", **packing, **options)
 
 
 @pytest.mark.parametrize("filled", [{"even": "pad"}, {"last_batch": "pad"}, {"steps_per_epoch": 60}], ids=str)
 def test_the_mask_of_combined_documents_is_that_of_sequences(data: str, filled: dict[str, Any]) -> None:
     """It is not a column that would have to be packed."""
-    packing = {"pack": ["input_ids", "labels"], "pack_length": LENGTH, "pack_method": "wrap", "batch_size": 3}
+    packing = {"pack": WRAP, "batch_size": 3}
     given = {"num_ranks": 1, "rank": 0, "num_workers": 0, "batches": "splits"}
     loader, _ = combine({"a": data}, **packing, **given, **filled)
     batches = list(loader)
@@ -374,7 +384,7 @@ def test_rows_of_a_step_are_its_tokens(data: str, shuffle: Any) -> None:
     with pytest.raises(CountsRequiredError, match=r"rows_of: a window permutes documents"):
         wrapping(data, shuffle=True).dataset.rows_of(0, 1)
     with pytest.raises(CountsRequiredError, match=r"rows_of: a window permutes documents"):
-        wrapping(data, shuffle=True, pack_length=1).dataset.rows_of(0, 1)
+        wrapping(data, shuffle=True, pack=WRAP.replace(length=1)).dataset.rows_of(0, 1)
 
 
 def test_descriptions_and_plans_count_tokens(data: str) -> None:
@@ -392,12 +402,9 @@ def test_descriptions_and_plans_count_tokens(data: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pack_long": "drop"}, r"pack_long='drop' with pack_method='wrap'"),
         ({"sharding": "strided"}, r"single tokens in turn. Use sharding=Strided\('batch'\)"),
-        ({"canonical_ranks": 2}, r"canonical_ranks=2 with pack_method='wrap'"),
-        ({"limit": 5}, r"limit=5 with pack_method='wrap': limit counts rows"),
-        ({"pad_values": {"labels": -100}}, r"pad_values with pack_method='wrap': no sequence is padded"),
-        ({"pack_method": "first_fit"}, r"pack_method='first_fit': expected one of 'best_fit', 'wrap'"),
+        ({"canonical_ranks": 2}, r"canonical_ranks=2 with Pack\(method='wrap'\)"),
+        ({"limit": 5}, r"limit=5 with Pack\(method='wrap'\): limit counts rows"),
     ],
 )
 def test_what_cannot_work_is_an_error_at_construction(data: str, options: dict[str, Any], message: str) -> None:

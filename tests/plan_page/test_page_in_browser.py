@@ -11,7 +11,17 @@ import pytest
 import yaml
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import Buckets, IcebergDataset, Rotate, Shard, Split, Strided, StructuredDataset, combine
+from torch_dataloader_utils import (
+    Buckets,
+    IcebergDataset,
+    Pack,
+    Rotate,
+    Shard,
+    Split,
+    Strided,
+    StructuredDataset,
+    combine,
+)
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.plan_page.data import page_data, planned
 from torch_dataloader_utils.plan_page.page import page_of
@@ -157,7 +167,7 @@ def test_the_page_of_one_dataset_that_is_repeated_shows_pythons_plan(folder, ope
 
 
 def test_a_page_of_tokens_counts_tokens(texts, opened):
-    given = {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 16, "pack_method": "wrap", "batch_size": 2}
+    given = {"columns": ["tokens"], "pack": Pack(16, columns=["tokens"], method="wrap"), "batch_size": 2}
     dataset = StructuredDataset.create_dataloader(str(texts), **{**RANKS, **given, "even": "drop"}, shuffle=True)[1]
     shown = opened(dataset)
     assert "Batches of 32 tokens per rank" in shown.page.inner_text("#steps-words")
@@ -219,7 +229,7 @@ def test_a_page_without_row_counts_says_what_is_unknown(tmp_path, opened):
 UNCOUNTED = {
     "filters": {"filters": [("id", ">", 5)]},
     "class_weights": {"class_weights": {"label": {1: 2.5, 0: 0.5}}},
-    "pack": {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 16},
+    "pack": {"columns": ["tokens"], "pack": Pack(16, columns=["tokens"])},
     "batch_tokens": {"columns": ["tokens"], "batch_tokens": 64},
 }
 
@@ -262,7 +272,7 @@ def test_windows_of_batches_by_length_are_pythons(texts, opened, monkeypatch, sh
 
 @pytest.mark.parametrize("shuffle", [False, True, "splits"])
 def test_windows_of_packed_documents_are_pythons(texts, opened, shuffle):
-    given = {"columns": ["tokens"], "pack": ["tokens"], "pack_length": 16, "shuffle": shuffle, "num_workers": 2}
+    given = {"columns": ["tokens"], "pack": Pack(16, columns=["tokens"]), "shuffle": shuffle, "num_workers": 2}
     dataset = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **RANKS, **given})[1]
     same(opened(dataset).plan(), of_python(dataset))
 

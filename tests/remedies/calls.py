@@ -26,6 +26,7 @@ from torch_dataloader_utils import (
     DeltaDataset,
     Fill,
     IcebergDataset,
+    Pack,
     Sample,
     Shard,
     Split,
@@ -255,7 +256,8 @@ def half(batch: Any) -> Any:
 
 
 PHASES = [(0, [1, 1]), (2, [1, 2])]
-PACK = {"pack": ["ids"], "pack_length": 16}
+PACK = {"pack": Pack(16)}
+WRAP = {"pack": Pack(16, method="wrap")}
 FILTER = {"filters": [("x", "<", 7.2)]}
 TWO = {"num_ranks": 2, "rank": 0}
 ANY = {"transform": Transform(half, rows="any")}
@@ -298,15 +300,11 @@ CALLS: dict[str, Failing] = {
     "pack with output_format": Failing({**PACK, "output_format": "arrow"}, path="tokens"),
     "pack with lists": Failing({**PACK, "lists": "padded"}, path="tokens"),
     "pack with pad_multiple": Failing({**PACK, "pad_multiple": 8}, path="tokens"),
-    "pack with other columns": Failing(PACK, path="mixed"),
-    "pack with other lists": Failing(PACK, path="both"),
-    "pack with other lists of a transform": Failing({**PACK, "transform": lambda batch: batch}, path="both"),
-    "wrap with sharding='strided'": Failing(
-        {**PACK, "pack_method": "wrap", "sharding": "strided", **TWO}, path="tokens"
-    ),
-    "wrap with canonical_ranks": Failing({**PACK, "pack_method": "wrap", "canonical_ranks": 2}, path="tokens"),
-    "wrap with limit": Failing({**PACK, "pack_method": "wrap", "limit": 30}, path="tokens"),
-    "wrap with pad_values": Failing({**PACK, "pack_method": "wrap", "pad_values": {"ids": 1}}, path="tokens"),
+    "pack with columns that are no lists": Failing(PACK, UnsupportedTypeError, path="mixed"),
+    "wrap with sharding='strided'": Failing({**WRAP, "sharding": "strided", **TWO}, path="tokens"),
+    "wrap with canonical_ranks": Failing({**WRAP, "canonical_ranks": 2}, path="tokens"),
+    "wrap with limit": Failing({**WRAP, "limit": 30}, path="tokens"),
+    "wrap with pad": Failing({"pack": {"length": 16, "method": "wrap", "pad": 1}}, path="tokens"),
     "full_rotation without total_shards": Failing({"sharding": {"kind": "rotate", "full_rotation": True}}),
     "total_shards with stick_to_shard": Failing(
         {"sharding": {"kind": "rotate", "total_shards": 2, "stick_to_shard": True}}
@@ -317,9 +315,7 @@ CALLS: dict[str, Failing] = {
     "strings of numbers and words": Failing({"strings": {"id": "bytes", "word": "codes"}, "columns": ["id", "word"]}),
     "dtypes of words": Failing({"dtypes": {"word": "float32"}, "columns": ["word"]}),
     "decimals of words": Failing({"decimals": {"word": "scaled"}, "columns": ["word"]}),
-    "pack_length without pack": Failing({"pack_length": 16}, path="tokens"),
-    "pack without pack_length": Failing({"pack": ["ids"]}, path="tokens"),
-    "pack_long with wrap": Failing({**PACK, "pack_method": "wrap", "pack_long": "drop"}, path="tokens"),
+    "wrap with long": Failing({"pack": {"length": 16, "method": "wrap", "long": "drop"}}, path="tokens"),
     "shuffle='splits' with a buffer": Failing({"shuffle": "splits", "shuffle_buffer_size": 10}),
     "shuffle='splits' with open splits": Failing({"shuffle": "splits", "shuffle_open_splits": 2}),
     "shuffle='all' with open splits": Failing({"shuffle": "all", "shuffle_open_splits": 2}),
@@ -366,9 +362,7 @@ CALLS: dict[str, Failing] = {
     ),
     "a null under a filter": Failing({"filters": [("id", ">", 1)]}, NullValueError, path="holes"),
     "a null that a transform returns": Failing({"transform": lambda batch: batch}, NullValueError, path="holes"),
-    "a document longer than a sequence": Failing(
-        {"pack": ["ids"], "pack_length": 3, "pack_long": "error"}, path="tokens"
-    ),
+    "a document longer than a sequence": Failing({"pack": Pack(3, long="error")}, path="tokens"),
     "a row longer than batch_tokens": Failing({"batch_tokens": Buckets(3, by="ids"), "lists": "padded"}, path="tokens"),
     "a transform that leaves out rows": Failing({"transform": half}, SchemaMismatchError),
     "processes without their number": Failing({"worker_mode": "processes", "num_workers": None}),
@@ -425,7 +419,7 @@ CALLS: dict[str, Failing] = {
     ),
     "a manifest of a newer version": Failing({"manifest": "newer"}, FileReadError, call=read_with_newer),
     "wrap under a filter": Failing(
-        {**PACK, "pack_method": "wrap", "filters": [("id", "<", 30)], "columns": ["ids"]},
+        {**WRAP, "filters": [("id", "<", 30)], "columns": ["ids"]},
         CountsRequiredError,
         path="mixed",
     ),

@@ -20,7 +20,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "options/ranks:_check_peers": "only with process groups and meshes: tests/distributed",
     "options/together:check_device": "only with a GPU, or of a device without pin_memory",
     "sources/packing:_checked": "only of a combination",
-    "sources/packing:_check_names": "the remedy of a transform without other lists is to change the transform",
     "sources/source:_check_processes": "only of memory://, which only some tests may use",
     "sources/mixing:check_counted": "of class_weights within a combination",
 }

@@ -4,6 +4,7 @@ import torch_dataloader_utils
 from torch_dataloader_utils import (
     Buckets,
     IcebergDataset,
+    Pack,
     Rotate,
     Strided,
     StructuredDataset,
@@ -30,6 +31,8 @@ Buckets(16, long="dorp")  # error: Literal['single']
 Buckets(16, "ids")  # error: Expected 1 positional argument
 Subsets({"train": 1}, unit="rows")  # error: Literal['segment']
 StructuredDataset.create_dataloader("data/", subset="train")  # error: SubsetLike | None
+Pack(2048, method="wraps")  # error: Literal['wrap']
+Pack(2048, ["ids"])  # error: Expected 1 positional argument
 Sync(evry=4)  # error: No parameter named "evry"
 Sync().every = 4  # error: Attribute "every" is read-only
 Strided("rows")  # error: Literal['row']

@@ -17,6 +17,7 @@ from torch_dataloader_utils import (
     Fill,
     IcebergDataset,
     Order,
+    Pack,
     PlanShape,
     Processes,
     RankPlan,
@@ -134,6 +135,9 @@ assert_type(buckets.tokens, int)
 StructuredDataset.create_dataloader("data/", cache=cache, batch_tokens=buckets, even=Sync(4))
 StructuredDataset.create_dataloader("data/", cache="cache", batch_tokens=16_384, even="sync")
 StructuredDataset.create_dataloader("data/", cache={"folder": "cache"}, even={"kind": "sync", "every": 4})
+StructuredDataset.create_dataloader("data/", pack=2048)
+StructuredDataset.create_dataloader("data/", pack=Pack(2048, columns=["ids"], method="wrap"))
+assert_type(Pack(2048, pad={"labels": -100}).length, int)
 processes = Processes(persistent=False, context="fork")
 StructuredDataset.create_dataloader("data/", num_workers=2, worker_mode=processes)
 StructuredDataset.create_dataloader("data/", transform=Transform(rows_of, rows="any", format="numpy"))

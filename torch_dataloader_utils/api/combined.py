@@ -21,7 +21,7 @@ from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.typing import BucketsLike, EvenLike, ShardingLike, WeightsLike, WorkerModeLike
+from torch_dataloader_utils.typing import BucketsLike, EvenLike, PackLike, ShardingLike, WeightsLike, WorkerModeLike
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
@@ -161,10 +161,7 @@ def combine(
     output_format: OutputFormat = "torch",  # type: ignore[assignment]
     collate_fn: Callable[[Any], Collated] | None = None,
     batch_tokens: BucketsLike | None = None,
-    pack: Sequence[str] | None = None,
-    pack_length: int | None = None,
-    pack_method: Literal["best_fit", "wrap"] = "best_fit",
-    pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+    pack: PackLike | None = None,
     pad_values: Mapping[str, float] | None = None,
     pad_multiple: int = 1,
     num_workers: int | None = None,
@@ -225,11 +222,8 @@ def combine(
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
-        pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
-        pack_length: tokens of a sequence (L).
-        pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.
-        pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
-        pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+        pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
+        pad_values: the padding of lists="padded", else 0: {"labels": -100}.
         pad_multiple: lists="padded": the length is a multiple of this, such as 8.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.

@@ -97,10 +97,7 @@ def stream(
     output_format: OutputFormat = "torch",  # type: ignore[assignment]
     collate_fn: Callable[[Any], Collated] | None = None,
     batch_tokens: BucketsLike | None = None,
-    pack: Sequence[str] | None = None,
-    pack_length: int | None = None,
-    pack_method: Literal["best_fit", "wrap"] = "best_fit",
-    pack_long: Literal["split", "truncate", "drop", "error"] = "split",
+    pack: PackLike | None = None,
     pad_values: Mapping[str, float] | None = None,
     pad_multiple: int = 1,
     stack: Mapping[str, Sequence[str]] | None = None,
@@ -170,11 +167,8 @@ def stream(
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
-        pack: the columns of token lists to pack into [B, L] tensors; batches hold no others.
-        pack_length: tokens of a sequence (L).
-        pack_method: "best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them.
-        pack_long: documents longer than L: cut them into several, keep the beginning, leave out, or raise.
-        pad_values: the padding of lists="padded" and pack, else 0: {"labels": -100}.
+        pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
+        pad_values: the padding of lists="padded", else 0: {"labels": -100}.
         pad_multiple: lists="padded": the length is a multiple of this, such as 8.
         stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
         jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.

@@ -45,7 +45,7 @@ class SequenceForm:
 
     def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[Any]:
         """Refused at construction: sequences are not mixed with others."""
-        raise NotImplementedError("sequences of pack_method='wrap' are not mixed")
+        raise NotImplementedError("sequences of Pack(method='wrap') are not mixed")
 
     def _sequences(self, block: Block) -> Block:
         """The tokens of a block as sequences, with the places of the documents in each."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from torch_dataloader_utils.cli.declared import OWN_OPTIONS, declared, flag_of
 from torch_dataloader_utils.cli.texts import config_of, pairs, plain, value_of
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.options import PackOptions
 
 _PROPERTIES = ("storage_options", "catalog_config")
 Call = Literal["files", "iceberg", "delta"]
@@ -38,9 +37,7 @@ class Data:
         """
         import torch_dataloader_utils as package
 
-        unused = (
-            ["device", *(item.name for item in fields(PackOptions))] if others.get("output_format") == "arrow" else []
-        )
+        unused = ("device", "pack") if others.get("output_format") == "arrow" else ()
         dataset: Any = getattr(package, DATASETS[self.call])
         loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.but(*unused).keywords, **others})
         return loader

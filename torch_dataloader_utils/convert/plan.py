@@ -468,14 +468,14 @@ def with_padding(plans: Sequence[ColumnPlan], options: PadOptions) -> tuple[Colu
     )
 
 
-def check_padded_names(values: Mapping[str, Any], padded: Collection[str]) -> None:
-    """Raise an OptionError if `pad_values` names a column that is not padded."""
+def check_padded_names(values: Mapping[str, Any], padded: Collection[str], option: str = "pad_values") -> None:
+    """Raise an OptionError if an option of paddings names a column that is not padded."""
     unknown = [name for name in values if name not in padded]
     if unknown:
-        raise OptionError(f"pad_values names {unknown[0]!r}: expected one of the columns {list(padded)}.")
+        raise OptionError(f"{option} names {unknown[0]!r}: expected one of the columns {list(padded)}.")
 
 
-def pad_value(key: str, value: Any, dtype: np.dtype[Any]) -> Any:
+def pad_value(key: str, value: Any, dtype: np.dtype[Any], option: str = "pad_values") -> Any:
     """The value as a scalar of the column's dtype.
 
     Raises:
@@ -484,7 +484,7 @@ def pad_value(key: str, value: Any, dtype: np.dtype[Any]) -> Any:
     plain = value.item() if isinstance(value, np.generic) else value
     number = isinstance(plain, (int, float)) and (dtype.kind == "b" or not isinstance(plain, bool))
     if not number or not fits(plain, dtype):
-        raise OptionError(f"pad_values={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
+        raise OptionError(f"{option}={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
     return dtype.type(plain)
 
 

@@ -313,6 +313,9 @@ _SHARDS = "use num_ranks and rank; under a launcher both are found without you."
 _EPOCHS = "an epoch is one loop over the loader; dataset.set_epoch(epoch) says which."
 _LABELS = "a batch is a dict of all columns: take batch['label'] in your loop."
 _STOP = "use stop='first' (until the first dataset ends) or stop='all' (until each has been read)."
+_PACK = "use pack=2048, which packs documents into sequences of so many tokens."
+_STRATEGY = "use pack=2048, which keeps documents whole, or pack=Pack(2048, method='wrap'), which cuts one stream."
+_PAD = "use pack=Pack(2048, pad={'labels': -100}), or lists='padded' with pad_values={'labels': -100}."
 _BAR = "use show_progress=True, which shows a bar for each epoch."
 
 # Keywords of other libraries and launchers, and what to do here, in a sentence each.
@@ -343,6 +346,9 @@ _HINTS = {
     **dict.fromkeys(("num_shards", "shard_index", "shard_id", "shard_count", "num_replicas"), _SHARDS),
     **dict.fromkeys(("epoch", "epochs", "num_epochs", "repeat"), _EPOCHS),
     **dict.fromkeys(("progress", "progress_bar", "tqdm"), _BAR),
+    **dict.fromkeys(("packing", "max_seq_length", "seq_length", "sequence_length", "block_size"), _PACK),
+    **dict.fromkeys(("pad_token_id", "padding_value"), _PAD),
+    "packing_strategy": _STRATEGY,
     **dict.fromkeys(("label", "labels", "target", "label_column", "target_column"), _LABELS),
 }  # fmt: skip
 
@@ -362,23 +368,17 @@ _SYNONYMS = {
     "fields": "columns",
     "map": "transform",
     "map_fn": "transform",
-    "max_seq_length": "pack_length",
     "max_tokens": "batch_tokens",
     "max_tokens_per_batch": "batch_tokens",
     "num_proc": "num_workers",
     "num_threads": "num_workers",
-    "packing": "pack",
-    "packing_strategy": "pack_method",
     "pad_to_multiple_of": "pad_multiple",
-    "pad_token_id": "pad_values",
-    "padding_value": "pad_values",
     "paths": "path",
     "predicate": "filters",
     "preprocess": "transform",
     "query": "filters",
     "seed": "shuffle_seed",
     "select": "columns",
-    "seq_length": "pack_length",
     "token_budget": "batch_tokens",
     "transforms": "transform",
     "usecols": "columns",

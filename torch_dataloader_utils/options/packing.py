@@ -1,80 +1,116 @@
-"""The options that pack documents into sequences of one length."""
+"""`pack=`: documents packed into sequences of one length."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
-from torch_dataloader_utils.values import Checked, maybe, names, one_of, option, whole
+from torch_dataloader_utils.errors import OptionError, use
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import Checked, Value, a, maybe, names, one_of, option, setting, whole
 
 _MOST_TOKENS = 2**27  # of a sequence
+
+
+def _padding(name: str, value: Any) -> Any:
+    """A number, or a dict of them; whether they fit their columns is known later."""
+    numbers = list(value.values()) if isinstance(value, Mapping) else [value]
+    words = list(value) if isinstance(value, Mapping) else []
+    if not all(isinstance(item, (int, float)) for item in numbers) or not all(isinstance(word, str) for word in words):
+        raise OptionError(f"{name}={shown(value)}: expected a number, or a dict of column -> number.")
+    return value
+
+
+class Pack(Value):
+    """Packs documents of tokens into sequences of one length; `batch_size` then counts sequences.
+
+    Raises:
+        OptionError: a field cannot have this value, or two exclude each other.
+    """
+
+    length: int = setting(check=whole(1, _MOST_TOKENS), doc="the tokens of a sequence (L)", kw_only=False)
+    columns: Sequence[str] | None = setting(
+        default=None,
+        check=maybe(names),
+        doc="the lists to pack, one value per token; others are left out of batches; None: all columns of a batch",
+    )
+    method: Literal["best_fit", "wrap"] = setting(
+        default="best_fit",
+        check=one_of("best_fit", "wrap"),
+        doc='"best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them',
+    )
+    long: Literal["split", "truncate", "drop", "error"] = setting(
+        default="split",
+        check=one_of("split", "truncate", "drop", "error"),
+        doc="documents longer than L: cut them into several, keep the beginning, leave out, or raise",
+    )
+    pad: float | Mapping[str, float] = setting(
+        default=0, check=_padding, doc='what fills up sequences: a number, or one by column, others 0: {"labels": -100}'
+    )
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        whys = {"long": "it cuts documents wherever a sequence ends", "pad": "no sequence is padded"}
+        for name, why in whys.items() if self.method == "wrap" else ():
+            if name in self.given():
+                raise OptionError(
+                    f"Pack: {name}={shown(getattr(self, name))} with method='wrap': {why}.",
+                    remedies=[
+                        use(pack=self.replace(method="best_fit")),
+                        use(pack=self.replace(long="split", pad=0)),
+                    ],
+                )
+
+    @property
+    def pads(self) -> Mapping[str, float]:
+        """What fills up the sequences of some columns."""
+        return self.pad if isinstance(self.pad, Mapping) else {}
+
+
+PackLike: TypeAlias = int | Pack | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions(Checked):
     """Documents packed into sequences of one length."""
 
-    pack: Sequence[str] | None = option(
-        None, maybe(names), doc="the columns of token lists to pack into [B, L] tensors; batches hold no others"
-    )
-    pack_length: int | None = option(None, maybe(whole(1, _MOST_TOKENS)), doc="tokens of a sequence (L)")
-    pack_method: str = option(
-        "best_fit",
-        one_of("best_fit", "wrap"),
-        doc='"best_fit": whole documents, in the fullest sequence with room; "wrap": cut one stream of them',
-    )
-    pack_long: str = option(
-        "split",
-        one_of("split", "truncate", "drop", "error"),
-        doc="documents longer than L: cut them into several, keep the beginning, leave out, or raise",
+    pack: Pack | None = option(
+        None,
+        maybe(a(Pack)),
+        given="PackLike | None",
+        doc="packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors",
     )
 
     # The fewest documents and sequences of a window: packed by themselves, fewer would leave sequences unfilled.
     documents: ClassVar[int] = 4096
     sequences: ClassVar[int] = 512
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pack is None:
-            for item in fields(self):
-                if getattr(self, item.name) != item.default:
-                    raise OptionError(
-                        f"{item.name} was given without pack, the columns to pack.",
-                        remedies=[use(pack=Example("['input_ids']", ["ids"])), leave_out(item.name)],
-                    )
-            return
-        if self.pack_length is None:
-            raise OptionError(
-                f"pack={self.pack} needs pack_length, the number of tokens of a sequence.",
-                remedies=[use(pack_length=2048)],
-            )
-        if self.wraps and self.pack_long != "split":
-            raise OptionError(
-                f"pack_long={self.pack_long!r} with pack_method='wrap', which cuts documents wherever a sequence ends.",
-                remedies=[leave_out("pack_long"), leave_out("pack_method")],
-            )
-
     @property
     def wraps(self) -> bool:
         """Whether documents follow one another and are cut where a sequence ends, so that tokens are counted."""
-        return self.pack is not None and self.pack_method == "wrap"
+        return self.pack is not None and self.pack.method == "wrap"
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns of batches, if others are left out of them."""
+        return None if self.pack is None or self.pack.columns is None else tuple(self.pack.columns)
 
     @property
     def token_length(self) -> int:
         """How many rows of a plan a sequence has: L if they are tokens, else 1."""
-        return self.pack_length or 1 if self.wraps else 1
+        return self.pack.length if self.pack is not None and self.wraps else 1
 
     @property
     def text(self) -> str:
         """What is packed, and how, as a short text that distinguishes it; "" if nothing is."""
-        if self.pack is None:
+        pack = self.pack
+        if pack is None:
             return ""
-        long = "" if self.pack_long == "split" else f", longer documents: {self.pack_long}"
-        return f"{', '.join(self.pack)} into {self.pack_length} tokens by {self.pack_method}{long}"
+        long = "" if pack.long == "split" else f", longer documents: {pack.long}"
+        return f"{', '.join(self.columns or ['all columns'])} into {pack.length} tokens by {pack.method}{long}"
 
     @property
     def window_bytes(self) -> int:
         """The fewest decoded bytes of a window, with a quarter of its sequences: larger reads of lists are slower."""
-        return self.sequences * (self.pack_length or 0)
+        return 0 if self.pack is None else self.sequences * self.pack.length

@@ -10,9 +10,9 @@ from torch_dataloader_utils.values import Checked, mapping, option, whole
 
 @dataclass(frozen=True, kw_only=True)
 class PadOptions(Checked):
-    """What fills padded lists and packed sequences up, and to which length."""
+    """What fills padded lists up, and to which length."""
 
     pad_values: Mapping[str, float] | None = option(
-        None, mapping("column -> number"), doc='the padding of lists="padded" and pack, else 0: {"labels": -100}'
+        None, mapping("column -> number"), doc='the padding of lists="padded", else 0: {"labels": -100}'
     )
     pad_multiple: int = option(1, whole(1, 2**20), doc='lists="padded": the length is a multiple of this, such as 8')

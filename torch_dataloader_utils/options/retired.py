@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.errors import UnknownOptionError
 from torch_dataloader_utils.options.nulls import Fill
+from torch_dataloader_utils.options.packing import Pack
 from torch_dataloader_utils.options.sharding import Rotate
 from torch_dataloader_utils.options.strings import Codes
 from torch_dataloader_utils.printing import shown
@@ -27,6 +28,7 @@ class Retired:
         now: from what a call gave of all of these, the text of the keyword now; unless that is given as a value.
         was: whether what is given as the keyword itself is a form that it had with these.
         beside: other keywords that the text takes up.
+        also: keywords that live on without this one, and beside it were fields, too.
     """
 
     keyword: str
@@ -34,6 +36,13 @@ class Retired:
     now: Callable[[Mapping[str, str], Given], str]
     was: Callable[[Any], bool] = lambda given: False
     beside: tuple[str, ...] = ()
+    also: Collection[str] = ()
+
+    def is_in(self, keywords: Given) -> bool:
+        """Whether a call with these is as it was."""
+        own = keywords.get(self.keyword)
+        live = {name for name in self.also if own is None or keywords.get(name) is None}
+        return bool(keywords.keys() & (self.fields.keys() - live)) or self.was(own)
 
     def text(self, given: Given) -> str:
         """What a call with these is now."""
@@ -68,6 +77,21 @@ def _cache(names: Mapping[str, str], given: Given) -> str:
 def _buckets(names: Mapping[str, str], given: Given) -> str:
     tokens = shown(given["batch_tokens"]) if "batch_tokens" in given else "16384"
     return f"batch_tokens={value('Buckets', tokens, renamed(given, names))}"
+
+
+def _lists_columns(given: Any) -> bool:
+    """Whether it is a `pack` whose length another keyword had."""
+    return isinstance(given, (list, tuple))
+
+
+def _pack(names: Mapping[str, str], given: Given) -> str:
+    pack = given.get("pack")
+    columns = {"columns": list(pack)} if isinstance(pack, (list, tuple)) else {}
+    fields = {name: field for name, field in renamed(given, names).items() if field is not None}
+    if isinstance(pack, Mapping):
+        return f"pack={Pack.from_dict(pack).replace(**fields)!r}"
+    length = fields.pop("length", 2048 if pack is None or columns else pack)
+    return f"pack={value('Pack', shown(length), {**columns, **fields})}"
 
 
 def _sync(names: Mapping[str, str], given: Given) -> str:
@@ -188,6 +212,13 @@ RETIRED = (
     Retired("cache", {"cache_dir": "folder", "cache_bytes": "max_bytes"}, _cache),
     Retired("batch_tokens", {"length_column": "by", "long_rows": "long"}, _buckets),
     Retired(
+        "pack",
+        {"pack_length": "length", "pack_method": "method", "pack_long": "long", "pad_values": "pad"},
+        _pack,
+        _lists_columns,
+        also=("pad_values",),
+    ),
+    Retired(
         "transform",
         {"transform_rows": "rows", "transform_schema": "schema", "transform_format": "format"},
         _transform,
@@ -220,7 +251,7 @@ def check_retired(keywords: Given) -> None:
     """
     lines = []
     for feature in RETIRED:
-        if keywords.keys() & feature.fields.keys() or feature.was(keywords.get(feature.keyword)):
+        if feature.is_in(keywords):
             names = (feature.keyword, *feature.fields, *feature.beside)
             given = {name: keywords[name] for name in keywords if name in names}
             old = ", ".join(f"{name}={shown(item)}" for name, item in given.items())

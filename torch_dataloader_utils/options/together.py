@@ -75,7 +75,7 @@ def check_following(options: Options) -> None:
         (f"steps_per_epoch={shard.steps_per_epoch}", shard.steps_per_epoch is not None, level),
         (f"even={shard.even!r}", shard.even in ("drop", "sync"), level),
         (f"last_batch={last_batch!r}", last_batch == "drop", "Use last_batch='partial' or 'pad'"),
-        ("pack_method='wrap'", cut, "Add even='pad' or last_batch='pad', which deliver the last tokens of a pass"),
+        ("Pack(method='wrap')", cut, "Add even='pad' or last_batch='pad', which deliver the last tokens of a pass"),
         (f"sharding={shard.sharding!r}", shard.total_shards is not None, "Leave it out"),
     ):
         if given:
@@ -121,7 +121,7 @@ def check_packing(options: Options) -> None:
             raise OptionError(f"{name}={value!r} with pack: batches are tensors.", remedies=[leave_out(name)])
     if options.pad.pad_multiple != 1:
         raise OptionError(
-            f"pad_multiple={options.pad.pad_multiple} with pack: pack_length is the length of sequences.",
+            f"pad_multiple={options.pad.pad_multiple} with pack, which says how long sequences are.",
             remedies=[leave_out("pad_multiple")],
         )
     if options.pack.wraps:
@@ -142,17 +142,18 @@ def _check_wrapping(options: Options) -> None:
             leave_out("canonical_ranks"),
         ),
         (f"limit={limit}", limit is not None, "limit counts rows", part),
-        ("pad_values", bool(options.pad.pad_values), "no sequence is padded", leave_out("pad_values")),
     ):
         if given:
-            raise OptionError(f"{text} with pack_method='wrap': {why}.", remedies=[remedy, *_whole(options)])
+            raise OptionError(f"{text} with Pack(method='wrap'): {why}.", remedies=[remedy, *_whole(options)])
 
 
 def _whole(options: Options) -> list[Remedy]:
     """The remedy to pack whole documents, if no option needs the number of sequences."""
-    shard = options.shard
+    shard, pack = options.shard, options.pack.pack
     counted = shard.even in ("drop", "pad") or shard.canonical_ranks is not None or shard.count_rows
-    return [] if counted or options.batch.last_batch == "wrap" else [use(pack_method="best_fit")]
+    if pack is None or counted or options.batch.last_batch == "wrap":
+        return []
+    return [use(pack=pack.replace(method="best_fit"))]
 
 
 def _given(group: object) -> list[str]:
@@ -172,8 +173,8 @@ def check_buckets(options: Options) -> None:
     text, batch = f"batch_tokens={buckets.short()}", options.batch
     if options.pack.pack is not None:
         raise OptionError(
-            f"{text} with pack: packed batches have batch_size * pack_length tokens.",
-            remedies=[leave_out(*_given(options.bucket)), leave_out(*_given(options.pack))],
+            f"{text} with pack: packed batches have batch_size sequences of one length.",
+            remedies=[leave_out("batch_tokens"), leave_out("pack")],
         )
     if batch.output_format not in ("torch", "numpy"):
         raise OptionError(

@@ -161,8 +161,8 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
     length = plan.options.sequence_length
     if rows is not None and length > 1 and rows < plan.num_ranks * length:
         return (
-            f"there {_are(rows, 'token')}, which do not fill a sequence of pack_length={length} for each of {ranks}",
-            "Use fewer ranks, a smaller pack_length, or even='pad' (delivers them under a mask).",
+            f"there {_are(rows, 'token')}, which do not fill a sequence of {length} for each of {ranks}",
+            "Use fewer ranks, a smaller Pack(length), or even='pad' (delivers them under a mask).",
         )
     why = f"there {_are(splits, 'split')} for {ranks}"
     if len(plan.parts) > 1:

@@ -57,7 +57,7 @@ class RankPlan:
         schedule: for a mix, whose shards are datasets (and padding): the rows of each in every batch.
         num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
         by_length: whether rows are cut into batches by length (`batch_tokens`), so that a batch counts as one row.
-        sequence_length: tokens of a sequence if rows are tokens (`pack_method="wrap"`), else 1.
+        sequence_length: tokens of a sequence if rows are tokens (`Pack(method="wrap")`), else 1.
         cut: whether its steps may end before its rows do (`steps_per_epoch`).
         amplification: computes `read_amplification` from the rows of all ranks.
     """
@@ -296,10 +296,10 @@ def rows_of_step(
         plans: returns the rank's plan for a lap.
         step: the index of the batch.
         laps: whether shards that have ended start again (`steps_per_epoch`).
-        tokens: whether rows are tokens (`pack_method="wrap"`).
+        tokens: whether rows are tokens (`Pack(method="wrap")`).
 
     Raises:
-        CountsRequiredError: row counts, or with `pack_method="wrap"` the order of tokens, are not known before reading.
+        CountsRequiredError: row counts, or with `Pack(method="wrap")` the order of tokens, are unknown before reading.
         IndexError: the rank has no such step.
     """
     plan = plans(0)

@@ -17,6 +17,7 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.options.packing import Pack
 from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
@@ -30,16 +31,14 @@ class Packing:
 
     Attributes:
         pads: packed key -> what fills up its sequences.
-        length: tokens of a sequence (L).
-        long: what happens to longer documents: "split", "truncate", "drop" or "error".
+        pack: says how.
         documents: the fewest documents of a window.
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
     """
 
     pads: Mapping[str, Any]
-    length: int
-    long: str
+    pack: Pack
     documents: int
     sequences: int
     valid_key: str | None = None
@@ -52,7 +51,7 @@ class Packing:
 
     def report(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `documents` is that of the columns before they are packed."""
-        return sequence_report(self.pads, self.length, documents)
+        return sequence_report(self.pads, self.pack.length, documents)
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
@@ -68,25 +67,25 @@ class Packing:
 
         Raises:
             SchemaMismatchError: a document's columns have different lengths.
-            OptionError: a document is too long, and `long` is "error".
+            OptionError: a document is too long, which `pack` says to raise for.
         """
         columns = {key: column for key, column in (block.columns or {}).items() if isinstance(column, Ragged)}
         lengths = self._lengths(columns)
-        sequences = sequences_of(lengths, self.length, self.long, (self.documents, self.sequences), order)
+        sequences = sequences_of(lengths, self.pack.length, self.pack.long, (self.documents, self.sequences), order)
         return Block.of_columns(len(sequences), self._columns(columns, sequences, memory))
 
     def _lengths(self, columns: Mapping[str, Ragged]) -> Array:
         lengths = document_lengths(columns, list(self.pads))
-        if self.long == "error" and lengths.max(initial=0) > self.length:
+        if self.pack.long == "error" and lengths.max(initial=0) > self.pack.length:
             raise OptionError(
-                f"pack_long='error': row {lengths.argmax()} of the {len(lengths)} rows read has {lengths.max()} "
-                f"tokens, more than pack_length={self.length}.",
-                remedies=[use(pack_long=way) for way in ("split", "truncate", "drop")],
+                f"Pack(long='error'): row {lengths.argmax()} of the {len(lengths)} rows read has {lengths.max()} "
+                f"tokens, more than length={self.pack.length}.",
+                remedies=[use(pack=self.pack.replace(long=way)) for way in ("split", "truncate", "drop")],
             )
         return lengths
 
     def _columns(self, columns: Mapping[str, Ragged], sequences: Sequences, memory: Workspace) -> dict[str, Column]:
-        shape = len(sequences), self.length
+        shape = len(sequences), self.pack.length
         tokens = {key: Dense(_gathered(columns[key], pad, sequences, memory.tokens)) for key, pad in self.pads.items()}
         added = sequence_columns(sequences.lengths, sequences.documents, sequences.offsets, shape, memory.numbers)
         return {**tokens, **added}
@@ -108,7 +107,7 @@ def document_lengths(columns: Mapping[str, Ragged], keys: Sequence[str]) -> Arra
         differing = np.flatnonzero(lengths != np.diff(columns[key].offsets))
         if len(differing):
             raise SchemaMismatchError(
-                f"pack={list(keys)}: in row {differing[0]} of the {len(lengths)} rows read, {first!r} has "
+                f"pack: in row {differing[0]} of the {len(lengths)} rows read, {first!r} has "
                 f"{lengths[differing[0]]} values and {key!r} has {np.diff(columns[key].offsets)[differing[0]]}: "
                 "expected one value of each column per token."
             )

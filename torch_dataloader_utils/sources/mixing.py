@@ -37,7 +37,7 @@ def check_mixable(options: Options) -> None:
     shard, last_batch = options.shard, options.batch.last_batch
     if options.pack.pack is not None:
         raise OptionError(
-            f"pack={options.pack.pack} with batches={options.mix.batches!r}: sequences hold several rows.",
+            f"pack={options.pack.pack.short()} with batches={options.mix.batches!r}: sequences hold several rows.",
             remedies=[_by_splits(options)],
         )
     buckets = options.bucket.batch_tokens

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from torch_dataloader_utils.convert.plan import check_padded_names, pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
@@ -19,6 +20,7 @@ from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCount
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.sequence_columns import KEYS
 from torch_dataloader_utils.reading.wrapped import Wrapping
+from torch_dataloader_utils.schemas.columns import available_columns, find_path, select_columns
 from torch_dataloader_utils.sources.tokens import tokens_in_footers, tokens_unknown
 from torch_dataloader_utils.storage import usable_cores
 
@@ -38,18 +40,43 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
         UnsupportedTypeError: a column to pack does not hold lists of numbers.
         OptionError: a column is not packed, a name is taken, or a padding value does not fit its column.
     """
-    pack = options.pack
-    if pack.pack is None or pack.pack_length is None:
+    pack = options.pack.pack
+    if pack is None:
         return {}
     valid_key, report = _checked(scan, keys, options)
-    if pack.wraps:
-        wrapping = Wrapping(tuple(pack.pack), pack.pack_length, valid_key)
+    columns = options.pack.columns or tuple(keys)
+    if options.pack.wraps:
+        wrapping = Wrapping(columns, pack.length, valid_key)
         return {"scan": _packed(scan, wrapping), "keys": wrapping.keys}
-    values = options.pad.pad_values or {}
-    check_padded_names(values, pack.pack)
-    pads = {key: pad_value(key, values.get(key, 0), np.dtype(report[key]["dtype"])) for key in pack.pack}
-    packing = Packing(pads, pack.pack_length, pack.pack_long, pack.documents, pack.sequences, valid_key)
+    check_padded_names(pack.pads, columns, "Pack: pad")
+    other = 0 if isinstance(pack.pad, Mapping) else pack.pad
+    pads = {
+        key: pad_value(key, pack.pads.get(key, other), np.dtype(report[key]["dtype"]), "Pack: pad") for key in columns
+    }
+    packing = Packing(pads, pack, options.pack.documents, options.pack.sequences, valid_key)
     return {"scan": _packed(scan, packing), "exact": False, "keys": packing.keys}
+
+
+def narrowed(schema: pa.Schema, options: Options, *, whole: bool = False) -> pa.Schema:
+    """The columns that are packed, if others are left out of batches; else all of them.
+
+    Args:
+        schema: of the documents.
+        options: of the loader.
+        whole: whether structs stay whole of which a field is packed.
+
+    Raises:
+        ColumnNotFoundError: a column to pack does not exist.
+    """
+    pack, columns = options.pack.pack, options.pack.columns
+    if pack is None or columns is None:
+        return schema
+    paths = {name: find_path(schema, name) for name in columns}
+    for name, path in paths.items():
+        if path is None:
+            raise ColumnNotFoundError(f"pack={pack.short()}: no column {name!r}: {available_columns(schema, name)}")
+    tops = {path[0] for path in paths.values() if path is not None}
+    return pa.schema([field for field in schema if field.name in tops]) if whole else select_columns(schema, columns)
 
 
 def known_tokens(
@@ -68,12 +95,15 @@ def known_tokens(
     Raises:
         CountsRequiredError: footers do not have them, and they will not be counted.
     """
-    if not options.pack.wraps:
+    pack = options.pack.pack
+    if pack is None:
         return None
     _checked(scan, scan.converter.keys, options)
-    found = tokens_in_footers(scan, files, options.pack)
+    if not options.pack.wraps:
+        return None
+    found = tokens_in_footers(scan, files, first_packed(scan, options))
     if found is None and not counted:
-        raise tokens_unknown(name, combined)
+        raise tokens_unknown(pack, name, combined)
     return found
 
 
@@ -81,7 +111,12 @@ def counted_tokens(scan: ScanSpec, files: Sequence[DataFile], options: Options) 
     """The tokens of each segment as its live rows, from a scan of a part of a combination; each rank makes its own."""
     threads = usable_cores() if scan.storage.local else REMOTE_SCANS
     over = partial(progress_of(options).over, work="counting tokens", unit=f"{scan.opener.segment_name}s")
-    return scan_row_counts(scan, files, Sharing(), threads, over, next(iter(options.pack.pack or ())))
+    return scan_row_counts(scan, files, Sharing(), threads, over, first_packed(scan, options))
+
+
+def first_packed(scan: ScanSpec, options: Options) -> str:
+    """The key of the first column that is packed, whose lists say how many tokens documents have."""
+    return (options.pack.columns or scan.converter.keys)[0]
 
 
 def _checked(
@@ -92,11 +127,13 @@ def _checked(
         if isinstance(part, ScanSpec) and part.copies is not None:
             raise OptionError(
                 "class_weights with pack: a sequence holds documents of several classes.",
-                remedies=[leave_out("class_weights"), leave_out("pack", "pack_length")],
+                remedies=[leave_out("class_weights"), leave_out("pack")],
             )
     report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
     _check_columns(options.pack, keys, report)
-    _check_names(options, keys, report, valid_key, combined=isinstance(scan, CombinedScan))
+    taken = [name for name in KEYS if name in (options.pack.columns or keys) or name == valid_key]
+    if taken:
+        raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
     return valid_key, report
 
 
@@ -108,38 +145,17 @@ def _packed(scan: ScanSpec | CombinedScan, packing: Packing | Wrapping) -> ScanS
     return replace(scan, packing=packing, valid_key=None)
 
 
-def _check_columns(pack: PackOptions, keys: Sequence[str], report: Mapping[str, Mapping[str, Any]]) -> None:
-    for key in pack.pack or ():
+def _check_columns(options: PackOptions, keys: Sequence[str], report: Mapping[str, Mapping[str, Any]]) -> None:
+    pack, fit = options.pack, [key for key in keys if report[key]["kind"] == "ragged"]
+    assert pack is not None
+    for key in options.columns or keys:
         if key not in keys:
-            raise ColumnNotFoundError(f"pack names {key!r}: expected one of the columns {list(keys)}.")
-        if report[key]["kind"] != "ragged":
+            raise ColumnNotFoundError(f"pack={pack.short()}: no column {key!r}: expected one of {list(keys)}.")
+        if key not in fit:
+            kind = report[key].get("arrow", report[key]["kind"])
+            ways = [use("leaves out others", pack=pack.replace(columns=fit))] if fit and options.columns is None else []
             raise UnsupportedTypeError(
-                f"pack names {key!r}, a column of {report[key].get('arrow', report[key]['kind'])}: expected lists of "
-                "numbers, one per token. Make them in transform."
+                f"pack={pack.short()}: column {key!r} is of type {kind}, but what is packed is lists of numbers, one "
+                "for each token, which transform can make.",
+                remedies=ways,
             )
-
-
-def _check_names(
-    options: Options,
-    keys: Sequence[str],
-    report: Mapping[str, Mapping[str, Any]],
-    valid_key: str | None,
-    *,
-    combined: bool,
-) -> None:
-    packed = list(options.pack.pack or ())
-    others = [key for key in keys if key not in packed]
-    if others:
-        message = (
-            f"pack={packed}, but batches also have {', '.join(map(repr, others))}: a sequence holds several rows, so "
-            "columns that are not packed have no place in it."
-        )
-        too = [use(pack=[*packed, *others])] if all(report[key]["kind"] == "ragged" for key in others) else []
-        if combined:
-            raise OptionError(f"{message} Pass columns={packed} to the create_dataloader of each dataset.")
-        if options.read.transform is not None:  # which may need columns that it does not return
-            raise OptionError(f"{message} Let transform return only those that are packed.", remedies=too)
-        raise OptionError(message, remedies=[use(columns=packed), *too])
-    taken = [name for name in KEYS if name in packed or name == valid_key]
-    if taken:
-        raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")

@@ -39,7 +39,7 @@ from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.group import Group
 from torch_dataloader_utils.sources.labels import report_absent_labels
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
-from torch_dataloader_utils.sources.packing import known_tokens, packed
+from torch_dataloader_utils.sources.packing import first_packed, known_tokens, narrowed, packed
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
 from torch_dataloader_utils.sources.tables import TableSnapshot
@@ -158,8 +158,8 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         scan = _scan(manifest, options)
         _report_missing(manifest, scan.schema.names, name)
         report_absent_labels(manifest.files, manifest.opener, scan.copies, name)
-        _check_nulls(manifest, options, scan.converter)
         found = known_tokens(scan, manifest.files, options, name, counted=options.shard.count_rows)
+        _check_nulls(manifest, options, scan.converter)
         count = options.shard.count_rows and (options.pack.wraps or not _exact(scan, manifest.files)) and found is None
         scanned = RowCounts()
         if count or scan.converter.unlearned:
@@ -193,9 +193,9 @@ def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
         return "the table holds no rows"
     if options.subset.by_hash and not manifest.files:
         return f"the subset ({options.subset.text}) holds no rows"
-    if options.pack.wraps and options.pack.pack is not None:
+    if options.pack.wraps:
         of = "" if manifest.predicate is None else "that the filter keeps "
-        return f"the documents {of}hold no token in {options.pack.pack[0]!r}"
+        return f"the documents {of}hold no token"
     if manifest.predicate is None:
         return "there are no rows in any file"
     return f"the filter matches no {'row' if counted else manifest.opener.segment_name} of any file"
@@ -226,7 +226,7 @@ def _row_counts(
     threads = usable_cores() if scan.storage.local else REMOTE_SCANS
     work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
     over = partial(progress_of(options).over, work=work, unit=unit)
-    tokens = next(iter(options.pack.pack or ()), None) if options.pack.wraps and count else None
+    tokens = first_packed(scan, options) if options.pack.wraps and count else None
     return scan_row_counts(scan, files, sharing, threads, over, tokens)
 
 
@@ -241,10 +241,11 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
 def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
     deliverable = manifest.deliverable
-    columns = None if read.columns is None else named_columns(deliverable, read.columns)
-    given = select_columns(deliverable, columns)
+    given = select_columns(deliverable, None if read.columns is None else named_columns(deliverable, read.columns))
+    given = narrowed(given, options) if read.transform is None else given
     transform, output = transform_of(given, read)
-    converter = build_converter(output, options.convert, options.batch.output_format, options.pad)
+    converted = narrowed(output, options, whole=True)
+    converter = build_converter(converted, options.convert, options.batch.output_format, options.pad)
     _warn_of_objects(converter)
     predicate = manifest.predicate
     predicate_columns: tuple[str, ...] = ()

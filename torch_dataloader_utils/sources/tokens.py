@@ -8,22 +8,22 @@ from dataclasses import replace
 from torch_dataloader_utils.convert.plan import ColumnPlan
 from torch_dataloader_utils.errors import CountsRequiredError, use
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options import PackOptions
+from torch_dataloader_utils.options.packing import Pack
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
 
 _TASK_TOKENS = 1 << 20  # of small segments that are decoded together
 
 
-def tokens_in_footers(scan: ScanSpec, files: Sequence[DataFile], pack: PackOptions) -> RowCounts | None:
+def tokens_in_footers(scan: ScanSpec, files: Sequence[DataFile], key: str) -> RowCounts | None:
     """The tokens of each segment as its live rows; None if they are known only after reading.
 
     Args:
         scan: reads the documents.
         files: the files.
-        pack: the columns that are packed, which exist.
+        key: of a column that is packed.
     """
-    plan = first_packed(scan, pack)
+    plan = plan_of(scan, key)
     unchanged = not scan.selects_rows and scan.transform is None and plan.nulls != "fill" and not plan.path
     if not unchanged or plan.column in scan.partition_names:
         return None
@@ -36,20 +36,21 @@ def tokens_in_footers(scan: ScanSpec, files: Sequence[DataFile], pack: PackOptio
     return RowCounts(live_rows=live)
 
 
-def tokens_unknown(name: str, combined: bool) -> CountsRequiredError:
+def tokens_unknown(pack: Pack, name: str, combined: bool) -> CountsRequiredError:
     """The error that tokens are not known before reading, and will not be counted.
 
     Args:
+        pack: says how documents are packed.
         name: of the data.
         combined: whether it is a part of a combination.
     """
     of_part = " With count_rows=True in its create_dataloader, without limit=, combine reads the token lists once."
     counted = [] if combined else [use("reads the token lists once", count_rows=True)]
     return CountsRequiredError(
-        f"pack_method='wrap' needs the number of tokens of {name}, which its footers do not say: because of a filter, "
+        f"Pack(method='wrap') needs the number of tokens of {name}, which its footers do not say: because of a filter, "
         "a subset, a transform or deleted rows, or because only Parquet files with statistics have it."
         f"{of_part if combined else ''}",
-        remedies=[*counted, use("needs no counts", pack_method="best_fit")],
+        remedies=[*counted, use("needs no counts", pack=pack.replace(method="best_fit"))],
     )
 
 
@@ -63,7 +64,6 @@ def in_tokens(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
     )
 
 
-def first_packed(scan: ScanSpec, pack: PackOptions) -> ColumnPlan:
-    """The plan of the first column that is packed."""
-    key = (pack.pack or [""])[0]
+def plan_of(scan: ScanSpec, key: str) -> ColumnPlan:
+    """The plan of a column that is packed."""
     return next(plan for plan in scan.converter.plans if plan.key == key)

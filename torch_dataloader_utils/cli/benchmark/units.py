@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS
-from torch_dataloader_utils.sources.tokens import first_packed
+from torch_dataloader_utils.sources.packing import first_packed
+from torch_dataloader_utils.sources.tokens import plan_of
 
 _LEAST_BATCHES = 64  # of a sample
 
@@ -67,7 +68,7 @@ def unit_of(data: Data, seconds: float) -> Unit:
     pack = options.pack
     if pack.pack is None:
         return ROWS if options.bucket.batch_tokens is None else Unit(factor=_sampled(data, _rows, seconds))
-    plan = first_packed(scan, pack)
+    plan = plan_of(scan, first_packed(scan, options))
     factor = 1.0 if pack.wraps else _sampled(data, _tokens, seconds)
     known = scan.transform is None and plan.column in scan.schema.names
     return Unit("tokens", factor, plan.column if known else "", plan.path if known else (), known)
