@@ -23,6 +23,8 @@ import torch
 from tables import write
 from throughput import CORES, SIZES, as_markdown, limit, ours, peak_memory, rate
 
+from torch_dataloader_utils import Shuffle
+
 BUFFER = 250_000
 WORKERS: dict[str, dict[str, Any]] = {"threads": {}, "processes": {"num_workers": CORES, "worker_mode": "processes"}}
 
@@ -31,7 +33,7 @@ def measure(folder: Path, size: int, open_splits: int, workers: str, rounds: int
     """Throughput relative to LIMIT, and the peak memory of this process in MB; call it in a fresh process."""
     torch.set_num_threads(1)  # as in throughput.py
     before = peak_memory()
-    options = {"shuffle": True, "shuffle_buffer_size": BUFFER, "shuffle_open_splits": open_splits}
+    options = {"shuffle": Shuffle(window_rows=BUFFER, open_splits=open_splits)}
     loader = ours(folder, size, **options, **WORKERS[workers])
     rows = sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
     for _ in range(2):

@@ -73,6 +73,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.packing import Pack
     from torch_dataloader_utils.options.sharding import Rotate, Strided
+    from torch_dataloader_utils.options.shuffle import Shuffle
     from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Iceberg
     from torch_dataloader_utils.options.strings import Codes
     from torch_dataloader_utils.options.subset import Sample, Subsets
@@ -128,6 +129,7 @@ _HOMES = {
     "Sample": "options.subset",
     "Segment": "model",
     "Shard": "model",
+    "Shuffle": "options.shuffle",
     "SizeBalancedSplitStrategy": "planning.strategies",
     "SnapshotCursor": "sources.tables",
     "SnapshotInfo": "iceberg.snapshot_info",
@@ -210,6 +212,7 @@ __all__ = [
     "Segment",
     "Shard",
     "ShardingError",
+    "Shuffle",
     "SizeBalancedSplitStrategy",
     "SnapshotCursor",
     "SnapshotError",

@@ -288,13 +288,13 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
     """The options a plan depends on, with another number of shards if given."""
     shard, mixing, pack, bucket = options.shard, options.mixing, options.pack, options.bucket
     buckets = bucket.batch_tokens is not None  # a row of a plan is then a batch
-    tokens, buffer = pack.token_length, options.shuffle.shuffle_buffer_size  # if above 1, a row of a plan is a token
+    tokens, buffer = pack.token_length, options.shuffle.window_rows  # if above 1, a row of a plan is a token
     packs = pack.pack is not None and not pack.wraps
     if mixing is not None:
         num_shards = 1  # the workers of a rank share the reading of all datasets
     return PlanOptions(
         batch_size=1 if buckets else options.batch.batch_size * tokens,
-        shuffle=options.shuffle.shuffle is not False,
+        shuffle=bool(options.shuffle.permutes),
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
@@ -303,7 +303,7 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         last_batch=options.batch.last_batch,
         buffer_rows=None if buffer is None else buffer * tokens,
         window_bytes=options.shuffle.window_bytes,
-        open_splits="all" if options.shuffle.shuffle == "all" else options.shuffle.shuffle_open_splits,
+        open_splits=options.shuffle.open_splits,
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
         mixing=mixing,

@@ -7,6 +7,7 @@ from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.packing import PackLike
 from torch_dataloader_utils.options.sharding import ShardingLike
+from torch_dataloader_utils.options.shuffle import ShuffleLike
 from torch_dataloader_utils.options.sources import AppendedLike, FollowLike, SourceLike
 from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.options.subset import SampleLike, SubsetLike
@@ -24,6 +25,7 @@ __all__ = [
     "PackLike",
     "SampleLike",
     "ShardingLike",
+    "ShuffleLike",
     "SourceLike",
     "StringsLike",
     "SubsetLike",

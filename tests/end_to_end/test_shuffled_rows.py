@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import Fill, OptionError, StructuredDataset, combine
+from torch_dataloader_utils import Fill, OptionError, Shuffle, StructuredDataset, combine
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder
 
 I64 = npt.NDArray[np.int64]
@@ -39,6 +39,11 @@ def epochs(path: str, numbers: Sequence[int], **options: Any) -> list[list[I64]]
         dataset.set_epoch(epoch)
         found.append([batch["id"].numpy().copy() for batch in loader])
     return found
+
+
+def rows_in(epoch: list[I64]) -> list[int]:
+    """The ids of an epoch."""
+    return [row for batch in epoch for row in batch.tolist()]
 
 
 @pytest.mark.parametrize("group", [100_000, 5_000])
@@ -77,8 +82,8 @@ def test_data_that_fit_are_permuted_uniformly(tmp_path: Path, options: dict[str,
 
 def test_every_epoch_of_windows_has_all_rows_on_all_ranks(tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", 3000, 100)
-    for shuffle in (True, "all", "splits"):
-        options = {"split_rows": 100, "shuffle": shuffle, "shuffle_bytes": "8KiB", "num_ranks": 3, "num_workers": 2}
+    for shuffle in (Shuffle(window_bytes="8KiB"), Shuffle("all", window_bytes="8KiB"), "splits"):
+        options = {"split_rows": 100, "shuffle": shuffle, "num_ranks": 3, "num_workers": 2}
         for epoch in (0, 1):
             rows = [np.concatenate(epochs(path, [epoch], **options, rank=rank)[0]) for rank in range(3)]
             assert sorted(np.concatenate(rows)) == list(range(3000))
@@ -133,15 +138,15 @@ def test_flights_in_the_order_of_their_dates_are_random_samples_in_a_batch(tmp_p
 def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "data.parquet", 6000, 1000)
     with caplog.at_level(logging.WARNING):
-        epochs(path, [0, 1], split_rows=1000, shuffle_bytes="20kB")
+        epochs(path, [0, 1], split_rows=1000, shuffle=Shuffle(window_bytes="20kB"))
     (record,) = [record for record in caplog.records if "splits at a time" in record.message]
     assert "the shuffle mixes the rows of 2 of 6 splits at a time" in record.message
-    assert "Increase shuffle_bytes" in record.message
+    assert "Increase window_bytes" in record.message
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         epochs(path, [0], split_rows=1000)
-        epochs(path, [0], split_rows=1000, shuffle_buffer_size=100, shuffle_open_splits=2)  # as asked
-        epochs(path, [0], split_rows=3000, shuffle_bytes="1kB")  # there are no more
+        epochs(path, [0], split_rows=1000, shuffle=Shuffle("nearby", window_rows=100, open_splits=2))  # as asked
+        epochs(path, [0], split_rows=3000, shuffle=Shuffle(window_bytes="1kB"))  # there are no more
     assert "splits at a time" not in caplog.text
 
 
@@ -161,20 +166,60 @@ def test_workers_that_read_few_splits_each_are_warned_about(tmp_path: Path, capl
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shuffle": "rows"}, "expected False, True, 'splits' or 'all'"),
-        ({"shuffle": 1}, "expected False, True, 'splits' or 'all'"),
+        ({"shuffle": "row"}, "shuffle='row': expected False, True, 'rows', 'all', 'splits', 'nearby' or Shuffle"),
+        ({"shuffle": 1}, "shuffle=1: expected False, True"),
         ({"shuffle": "splits", "shuffle_buffer_size": 10}, "Use shuffle=True .*, or leave out shuffle_buffer_size"),
-        ({"shuffle": "splits", "shuffle_open_splits": 10}, "Use shuffle=True"),
-        ({"shuffle": "all", "shuffle_open_splits": 8}, "shuffle='all', which opens every split"),
-        ({"shuffle": False, "shuffle_open_splits": 8}, "nothing is shuffled"),
-        ({"shuffle_bytes": 0}, "shuffle_bytes=0: expected a positive number of bytes"),
-        ({"shuffle_bytes": "much"}, "shuffle_bytes='much'"),
+        (
+            {"shuffle": Shuffle(open_splits=2), "shuffle_buffer_size": 10},
+            r"Use shuffle=Shuffle\(window_rows=10\) without shuffle_buffer_size, or leave out shuffle_buffer_size",
+        ),
+        ({"shuffle": {"scope": "all"}, "shuffle_buffer_size": 10}, r"Use shuffle=Shuffle\('all', window_rows=10\)"),
+        ({"shuffle": {"scope": "splits", "open_splits": 10}}, r"Use shuffle=Shuffle\(open_splits=10\) .*'splits'"),
+        ({"shuffle": {"scope": "splits", "window_rows": 10}}, "has no windows"),
+        ({"shuffle": {"scope": "all", "open_splits": 8}}, "scope='all', which opens every split"),
+        ({"shuffle": {"window_rows": 8, "window_bytes": 100}}, "each is the size of a window"),
+        ({"shuffle": {"window_bytes": 0}}, "Shuffle: window_bytes=0: expected a positive number of bytes"),
+        ({"shuffle": {"window_bytes": "much"}}, "window_bytes='much'"),
     ],
 )
 def test_options_that_shuffle_nothing_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     path = write(tmp_path / "data.parquet", 10, 10)
     with pytest.raises(OptionError, match=message):
         StructuredDataset.create_dataloader(path, **options)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"shuffle": True}, {"shuffle": {"kind": "shuffle"}}),
+        ({"shuffle": "rows"}, {"shuffle": Shuffle()}),
+        ({"shuffle_buffer_size": 30}, {"shuffle": Shuffle("nearby", window_rows=30)}),
+        ({"shuffle": False, "shuffle_buffer_size": 30}, {"shuffle": "nearby", "shuffle_buffer_size": 30}),
+        ({"shuffle": True, "shuffle_buffer_size": 30}, {"shuffle": Shuffle(window_rows=30)}),
+        ({"shuffle": "all", "shuffle_buffer_size": 30}, {"shuffle": {"scope": "all", "window_rows": 30}}),
+        ({"shuffle": "splits"}, {"shuffle": Shuffle("splits")}),
+    ],
+    ids=str,
+)
+def test_all_forms_are_one_order(
+    tmp_path: Path, one: dict[str, Any], other: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "data.parquet", 300, 10)
+    with caplog.at_level(logging.WARNING):
+        found = [epochs(path, [0, 1], split_rows=20, **{"shuffle": False, **options}) for options in (one, other)]
+    assert [rows_in(epoch) for epoch in found[0]] == [rows_in(epoch) for epoch in found[1]]
+    assert "shuffle" not in caplog.text
+
+
+def test_rows_nearby_stay_within_a_window_of_neighbours(tmp_path: Path) -> None:
+    path = write(tmp_path / "data.parquet", 300, 10)
+    (nearby,) = map(rows_in, epochs(path, [0], split_rows=20, shuffle=Shuffle("nearby", window_rows=40)))
+    assert sorted(nearby) == list(range(300))
+    assert nearby != list(range(300))
+    assert max(abs(row - place) for place, row in enumerate(nearby)) < 120
+    (all_in_one,) = map(rows_in, epochs(path, [0], split_rows=20, shuffle="nearby"))
+    assert sorted(all_in_one) == list(range(300))
+    assert all_in_one != list(range(300))
 
 
 @pytest.mark.parametrize("num_workers", [0, None])
@@ -187,9 +232,7 @@ def test_windows_of_counted_rows_beside_a_filter_are_whole(tmp_path: Path, num_w
     loader, _ = combine(
         [dataset for _, dataset in parts],
         batches="splits",
-        shuffle=True,
-        shuffle_buffer_size=300,
-        shuffle_open_splits=1,
+        shuffle=Shuffle(window_rows=300, open_splits=1),
         batch_size=100,
         num_workers=num_workers,
         num_ranks=1,

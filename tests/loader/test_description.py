@@ -16,7 +16,7 @@ import pytest
 from tests.covering import covering
 from tests.end_to_end.sharded import Plain, Utterances
 from tests.seams.log_table import LogTable, commit, data_file
-from torch_dataloader_utils import DataLoaderUtilsError, Description, StructuredDataset, TableDataset, combine
+from torch_dataloader_utils import DataLoaderUtilsError, Description, Shuffle, StructuredDataset, TableDataset, combine
 from torch_dataloader_utils.loader import describing
 from torch_dataloader_utils.planning.windows import ShuffleWindow
 
@@ -257,7 +257,7 @@ def test_the_windows_of_a_shuffle_are_described(folder: Path) -> None:
     assert shown.shuffle_window == ShuffleWindow(120, 12, 12)
     assert shown.batch_variance == 1
     assert "rows are permuted in one window of 120 rows: every order is equally likely" in shown.shuffle
-    small = described(folder, shuffle=True, split_rows=10, shuffle_bytes=1200, columns=["id"])
+    small = described(folder, shuffle=Shuffle(window_bytes=1200), split_rows=10, columns=["id"])
     assert small.shuffle_window is not None
     assert small.shuffle_window.splits == 2
     assert small.batch_variance == pytest.approx(1 + 8 / 2 * (1 - 2 / 12))

@@ -20,6 +20,7 @@ from torch_dataloader_utils import (
     Pack,
     Rotate,
     Sample,
+    Shuffle,
     Strided,
     StructuredDataset,
     Subsets,
@@ -138,6 +139,29 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
         (
             {"pack": {"length": 8}, "pad_values": {"ids": 1}},
             "pack={'length': 8}, pad_values={'ids': 1} are now pack=Pack(8, pad={'ids': 1})",
+        ),
+        (
+            {"shuffle": True, "shuffle_bytes": "64MiB"},
+            "shuffle=True, shuffle_bytes='64MiB' are now shuffle=Shuffle(window_bytes='64MiB')",
+        ),
+        (
+            {"shuffle": "all", "shuffle_bytes": "64MiB"},
+            "shuffle='all', shuffle_bytes='64MiB' are now shuffle=Shuffle('all', window_bytes='64MiB')",
+        ),
+        (
+            {"shuffle": True, "shuffle_buffer_size": 8, "shuffle_open_splits": 3},
+            "shuffle=True, shuffle_buffer_size=8, shuffle_open_splits=3 are now "
+            "shuffle=Shuffle(open_splits=3, window_rows=8)",
+        ),
+        (
+            {"shuffle": False, "shuffle_buffer_size": 8, "shuffle_open_splits": 3},
+            "shuffle=False, shuffle_buffer_size=8, shuffle_open_splits=3 are now "
+            "shuffle=Shuffle('nearby', open_splits=3, window_rows=8)",
+        ),
+        ({"shuffle_open_splits": 3}, "shuffle_open_splits=3 is now shuffle=Shuffle(open_splits=3)"),
+        (
+            {"shuffle": Shuffle("all"), "shuffle_bytes": 100},
+            "shuffle=Shuffle('all'), shuffle_bytes=100 are now shuffle=Shuffle('all', window_bytes=100)",
         ),
         ({"total_shards": 6}, "total_shards=6 is now sharding=Rotate(6)"),
         (

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.planning.helpers import data_file
-from torch_dataloader_utils import Rotate, Strided
+from torch_dataloader_utils import Rotate, Shuffle, Strided
 from torch_dataloader_utils.model import DataFile, Piece, split_of
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.plan_page.planner_scripts import planner_script, split_segments
@@ -63,7 +63,7 @@ def planned(files: Sequence[DataFile], lists: Lists, given: Mapping[str, Any], *
     """Python's plan, as the page's planner returns it; for options that it refuses, the message of its error."""
     try:
         parsed = parse_options(keywords_of(given))
-        splits = lists[bool(parsed.shuffle.shuffle)]
+        splits = lists[bool(parsed.shuffle.permutes)]
         shape = replace(plan_options(parsed), assignment=given.get("assignment", "lpt"))
         plan = Plan(files, splits, shape, given["num_ranks"], exact)
     except ValueError as error:
@@ -88,6 +88,9 @@ def keywords_of(given: Mapping[str, Any]) -> Values:
         fields = {name: options.pop(name) for name in kind.fields if name in options}
         if fields:
             options["sharding"] = kind(**fields)
+    fields = {name: options.pop(name) for name in ("window_bytes", "window_rows", "open_splits") if name in options}
+    if fields and options.get("shuffle", False) not in (False, "splits"):
+        options["shuffle"] = Shuffle("rows" if options["shuffle"] is True else options["shuffle"], **fields)
     return options
 
 
@@ -151,7 +154,7 @@ def random_case(number: int) -> tuple[list[DataFile], Lists, Values, bool]:
     files = [file for file in files if file.layout.segments]
     limits = [draw.choice(sizes) * scale for sizes in ([1, 50, 100, 10_000], [1, 50, 10_000])]
     options = random_options(draw)
-    sizes = {"batch_size", "shuffle_bytes", "shuffle_buffer_size"}
+    sizes = {"batch_size", "window_bytes", "window_rows"}
     scaled = {name: value * scale if name in sizes else value for name, value in options.items()}
     return files, cut(files, *limits), scaled, exact
 
@@ -179,10 +182,12 @@ def random_options(draw: random.Random) -> Values:
 
 
 def _shuffle(draw: random.Random) -> Values:
-    shuffle = draw.choice([False, "splits", True, True, "all"])
-    options: Values = {"shuffle": shuffle, "shuffle_bytes": draw.choice([1, 90, 200, 2**27])}
-    if shuffle != "splits" and draw.random() < 0.4:
-        options["shuffle_buffer_size"] = draw.randint(1, 30)
-    if shuffle is True and draw.random() < 0.4:
-        options["shuffle_open_splits"] = draw.randint(1, 4)
+    shuffle = draw.choice([False, "splits", True, True, "all", "nearby"])
+    options: Values = {"shuffle": shuffle}
+    if shuffle not in (False, "splits"):
+        by_rows = draw.random() < 0.4
+        size = {"window_rows": draw.randint(1, 30)} if by_rows else {"window_bytes": draw.choice([1, 90, 200, 2**27])}
+        options |= size
+    if shuffle in (True, "nearby") and draw.random() < 0.4:
+        options["open_splits"] = draw.randint(1, 4)
     return options

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from fsspec.implementations.memory import MemoryFileSystem
 
-from torch_dataloader_utils import OptionError, Processes, StructuredDataset, Sync, Transform, Weights, combine
+from torch_dataloader_utils import OptionError, Processes, Shuffle, StructuredDataset, Sync, Transform, Weights, combine
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.plan_page import data as page_module
 from torch_dataloader_utils.plan_page.call import call_values
@@ -200,7 +200,7 @@ def test_it_keeps_them_without_credentials():
 
 
 def test_the_call_has_the_options_that_were_given(folder):
-    options = {"columns": ["id"], "split_rows": 100, "shuffle": True, "shuffle_bytes": "64MiB", "transform": identity}
+    options = {"columns": ["id"], "split_rows": 100, "shuffle": Shuffle(window_bytes="64MiB"), "transform": identity}
     dataset = dataset_of(folder, **options, filters=pa.compute.field("id") > 3, num_workers=0, prefetch_bytes="256MiB")
     call = call_values("StructuredDataset", dataset.source, dataset.options)
     assert call["function"] == "StructuredDataset.create_dataloader"
@@ -211,8 +211,11 @@ def test_the_call_has_the_options_that_were_given(folder):
         "filters": {"code": "filters"},
         "transform": {"code": "identity"},
         "split_rows": {"python": "100", "yaml": "100"},
-        "shuffle": {"python": "True", "yaml": "true"},
-        "shuffle_bytes": {"python": '"64MiB"', "yaml": '"64MiB"'},
+        "shuffle": {
+            "python": 'Shuffle(window_bytes="64MiB")',
+            "yaml": '{"kind": "shuffle", "window_bytes": "64MiB"}',
+            "imports": ["Shuffle"],
+        },
         "num_workers": {"python": "0", "yaml": "0"},
     }
 

@@ -17,6 +17,7 @@ from torch_dataloader_utils import (
     Pack,
     Rotate,
     Shard,
+    Shuffle,
     Split,
     Strided,
     StructuredDataset,
@@ -247,7 +248,9 @@ def texts(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("shuffle", [False, True, "splits", "all"])
+@pytest.mark.parametrize(
+    "shuffle", [False, Shuffle(window_bytes=1_000), "splits", Shuffle("all", window_bytes=1_000)], ids=str
+)
 @pytest.mark.parametrize("rows", [4096, 30])
 def test_windows_of_batches_by_length_are_pythons(texts, opened, monkeypatch, shuffle, rows):
     monkeypatch.setattr(BucketOptions, "rows", rows)
@@ -255,14 +258,13 @@ def test_windows_of_batches_by_length_are_pythons(texts, opened, monkeypatch, sh
         "columns": ["tokens"],
         "batch_tokens": Buckets(4, long="drop"),
         "shuffle": shuffle,
-        "shuffle_bytes": 1_000,
         "num_workers": 2,
     }
     dataset = StructuredDataset.create_dataloader(str(texts), **{**GIVEN, **RANKS, **given})[1]
     shown, (ranks, windows) = opened(dataset), of_python(dataset)
     same(shown.plan(), (ranks, windows))
     number = windows["windows"]
-    assert shuffle in (True, "all") or (number > 2) == (rows == 30)
+    assert isinstance(shuffle, Shuffle) or (number > 2) == (rows == 30)
     assert f"The rows are in {number} windows. Those of" in shown.page.inner_text("#shuffle-words")
     assert f"{number} windows, each sorted by length" in " ".join(str(dataset.plan(0)).split())
     shown.settled(lambda: typed(shown.page, "num_ranks", "1"))
@@ -334,8 +336,8 @@ CONTROLS = [
     ([(typed, "epoch", "4"), (ticked, "shuffle", "splits")], {"shuffle": "splits"}, 4),
     ([(ticked, "shuffle", "true")], {"shuffle": True}, 0),
     ([(ticked, "shuffle", "all"), (typed, "epoch", "1")], {"shuffle": "all"}, 1),
-    ([(ticked, "shuffle", "true"), (picked, "shuffle_bytes", str(8 * 2**20))],
-     {"shuffle": True, "shuffle_bytes": "8MiB"}, 0),
+    ([(ticked, "shuffle", "true"), (picked, "window_bytes", str(8 * 2**20))],
+     {"shuffle": Shuffle(window_bytes="8MiB")}, 0),
     ([(ticked, "even", "drop")], {"even": "drop"}, 0),
     ([(ticked, "even", "pad")], {"even": "pad"}, 0),
     ([(ticked, "even", "sync")], {"even": "sync"}, 0),
@@ -355,9 +357,11 @@ CONTROLS = [
      {"sharding": Rotate(6)}, 3),
     ([(picked, "sharding", "rotate"), (typed, "total_shards", "6"), (checked, "full_rotation"), (typed, "epoch", "3")],
      {"sharding": Rotate(6, full_rotation=True)}, 3),
-    ([(typed, "shuffle_buffer_size", "100")], {"shuffle_buffer_size": 100}, 0),
-    ([(ticked, "shuffle", "true"), (typed, "shuffle_open_splits", "2")],
-     {"shuffle": True, "shuffle_open_splits": 2}, 0),
+    ([(ticked, "shuffle", "nearby"), (typed, "window_rows", "100")],
+     {"shuffle": Shuffle("nearby", window_rows=100)}, 0),
+    ([(ticked, "shuffle", "nearby")], {"shuffle": "nearby"}, 0),
+    ([(ticked, "shuffle", "true"), (typed, "open_splits", "2")],
+     {"shuffle": Shuffle(open_splits=2)}, 0),
     ([(typed, "steps_per_epoch", "9")], {"steps_per_epoch": 9}, 0),
 ]  # fmt: skip
 
@@ -371,7 +375,7 @@ def test_each_control_changes_the_plan_to_pythons(folder, opened):
             shown.settled(lambda act=act, arguments=arguments: act(shown.page, *arguments))
         same(shown.plan(), of_python(dataset_of(folder, **options), epoch))
         call = call_in(shown.page.inner_text("#python"))
-        assert eval(call, {"given": dict, "rank": 0, "Rotate": Rotate, "Strided": Strided}) == {
+        assert eval(call, {"given": dict, "rank": 0, "Rotate": Rotate, "Shuffle": Shuffle, "Strided": Strided}) == {
             **GIVEN,
             **RANKS,
             **options,
@@ -414,10 +418,10 @@ def test_an_option_that_yields_to_another_comes_back_with_it(folder, opened):
     shown = opened(dataset_of(folder, shuffle=True, shuffle_buffer_size=100))
     before = shown.plan()
     shown.settled(lambda: ticked(shown.page, "shuffle", "splits"))
-    assert "shuffle_buffer_size" not in shown.page.inner_text("#python")
+    assert "window_rows" not in shown.page.inner_text("#python")
     shown.settled(lambda: ticked(shown.page, "shuffle", "true"))
     assert shown.plan() == before
-    assert "shuffle_buffer_size=100" in shown.page.inner_text("#python")
+    assert "shuffle=Shuffle(window_rows=100)" in shown.page.inner_text("#python")
     shown.settled(lambda: picked(shown.page, "sharding", "strided"))
     shown.settled(lambda: picked(shown.page, "unit", "batch"))
     shown.settled(lambda: picked(shown.page, "sharding", "contiguous"))

@@ -68,7 +68,7 @@ def test_splits_that_a_strategy_cuts_anywhere_have_windows_as_in_python(plans):
     files = data_files([[4, 5, 6], [7, 8]])
     rows = [(0, 0, 6), (0, 6, 7), (0, 7, 15), (1, 0, 10), (1, 10, 15)]
     splits = Splits.of([split_of(files[file], start, stop) for file, start, stop in rows], files)
-    given = [{"shuffle_bytes": size} for size in (50, 100, 200)] + [{"shuffle_buffer_size": 4}, {"shuffle": "all"}]
+    given = [{"window_bytes": size} for size in (50, 100, 200)] + [{"window_rows": 4}, {"shuffle": "all"}]
     cases = [{"num_ranks": 1, "epoch": 0, "shuffle": True, "batch_size": 2, **each} for each in given]
     found = plans([(page_data(files, (splits, splits), 42), options) for options in cases])
     assert found == [planned(files, (splits, splits), options) for options in cases]
@@ -80,9 +80,6 @@ WRONG = (
     {"steps_per_epoch": 3, "even": "drop"},
     {"steps_per_epoch": 3, "last_batch": "pad"},
     {"last_batch": "pad", "even": "drop"},
-    {"shuffle": "splits", "shuffle_open_splits": 2},
-    {"shuffle": "all", "shuffle_open_splits": 2},
-    {"shuffle_open_splits": 2},
     {"num_ranks": 0},
     {"batch_size": 0},
     {"even": "drop", "batch_size": 50},

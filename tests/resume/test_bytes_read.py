@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.resume.helpers import make, through_json
+from torch_dataloader_utils import Shuffle
 from torch_dataloader_utils.checkpoint.form import sealed
 
 FILES, GROUPS, ROWS = 20, 4, 5_000
@@ -53,8 +54,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [
         ({}, 4),  # a task holds the four small row groups of a file
         ({"num_workers": 0, "sharding": "contiguous"}, 4),
-        ({"shuffle": True, "shuffle_buffer_size": 10_000, "shuffle_open_splits": 2}, 2),
-        ({"shuffle": True, "split_rows": 5_000, "shuffle_bytes": 80_000}, 2),
+        ({"shuffle": Shuffle(window_rows=10_000, open_splits=2)}, 2),
+        ({"shuffle": Shuffle(window_bytes=80_000), "split_rows": 5_000}, 2),
         ({"filters": pc.field("id") + 0 >= 0}, 4),
     ],
     ids=["splits", "contiguous", "windows of rows", "windows of splits", "unknown counts"],

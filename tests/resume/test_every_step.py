@@ -12,7 +12,7 @@ import pytest
 
 from tests.covering import covering
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, write_files
-from torch_dataloader_utils import Processes, Rotate, Strided
+from torch_dataloader_utils import Processes, Rotate, Shuffle, Strided
 from torch_dataloader_utils.typing import Value
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -44,10 +44,10 @@ ROWS: dict[str, dict[str, Any]] = {
 ORDERS: dict[str, dict[str, Any]] = {
     "file order": {},
     "splits shuffled": {"shuffle": "splits"},
-    "shuffled": {"shuffle": True, "shuffle_bytes": 150},  # some windows
-    "all splits open": {"shuffle": "all", "shuffle_bytes": 150},
-    "rows shuffled": {"shuffle": True, "shuffle_buffer_size": 10, "shuffle_open_splits": 2},
-    "rows in file order shuffled": {"shuffle_buffer_size": 7, "shuffle_open_splits": 3},
+    "shuffled": {"shuffle": Shuffle(window_bytes=150)},  # some windows
+    "all splits open": {"shuffle": Shuffle("all", window_bytes=150)},
+    "rows shuffled": {"shuffle": Shuffle(window_rows=10, open_splits=2)},
+    "rows in file order shuffled": {"shuffle": Shuffle("nearby", window_rows=7, open_splits=3)},
 }
 DRIVERS: dict[str, dict[str, Any]] = {
     "in-line": {"num_workers": 0},

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import StructuredDataset, Transform
+from torch_dataloader_utils import Shuffle, StructuredDataset, Transform
 
 
 def make(path: Path, num_ranks: int, rank: int = 0, **options: Any) -> Any:
@@ -18,7 +18,7 @@ def make(path: Path, num_ranks: int, rank: int = 0, **options: Any) -> Any:
     return StructuredDataset.create_dataloader(str(path), **given)[0]
 
 
-def test_windows_that_other_ranks_began_are_not_blamed_on_shuffle_bytes(
+def test_windows_that_other_ranks_began_are_not_blamed_on_window_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(8):
@@ -32,11 +32,11 @@ def test_windows_that_other_ranks_began_are_not_blamed_on_shuffle_bytes(
     after.load_state_dict(before.state_dict())
     with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
         assert len(list(after)) == 30
-    assert "shuffle_bytes" not in caplog.text
-    small = make(tmp_path, 1, shuffle_bytes=2000)
+    assert "window_bytes" not in caplog.text
+    small = make(tmp_path, 1, shuffle=Shuffle(window_bytes=2000))
     with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
         next(iter(small))
-    assert "no more fit shuffle_bytes=2,000" in caplog.text
+    assert "no more fit window_bytes=2,000" in caplog.text
 
 
 def test_an_empty_pass_names_no_filter_that_was_not_given(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.storage.cache_helpers import block_files, forget
 from tests.storage.servers import Store
 from tests.storage.test_changed_files import Place, place  # noqa: F401 (a fixture)
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Shuffle, StructuredDataset
 from torch_dataloader_utils.errors import FileChangedError
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
@@ -133,7 +133,7 @@ def test_a_pass_over_a_local_file_replaced_while_it_is_read_ends(
     path = tmp_path / "x.parquet"
     write(path, 0)
     loader, _ = StructuredDataset.create_dataloader(
-        path, batch_size=1000, split_rows=GROUP, shuffle_bytes=1, num_ranks=1, rank=0, **options
+        path, batch_size=1000, split_rows=GROUP, shuffle=Shuffle(window_bytes=1), num_ranks=1, rank=0, **options
     )
     batches = iter(loader)
     seen: list[Any] = [next(batches)["id"]]

@@ -6,6 +6,7 @@ from torch_dataloader_utils import (
     IcebergDataset,
     Pack,
     Rotate,
+    Shuffle,
     Strided,
     StructuredDataset,
     Subsets,
@@ -37,6 +38,7 @@ Sync(evry=4)  # error: No parameter named "evry"
 Sync().every = 4  # error: Attribute "every" is read-only
 Strided("rows")  # error: Literal['row']
 Rotate(8, full=True)  # error: No parameter named "full"
+Shuffle("row")  # error: Literal['rows']
 combine([], columns=["x"])  # error: No parameter named "columns"
 
 loader, _ = StructuredDataset.create_dataloader("data/")

@@ -24,6 +24,7 @@ from torch_dataloader_utils import (
     Rotate,
     RowRange,
     Sample,
+    Shuffle,
     SnapshotInfo,
     Split,
     Strided,
@@ -149,3 +150,6 @@ StructuredDataset.create_dataloader("data/", sharding=Rotate(8, full_rotation=Tr
 StructuredDataset.create_dataloader("data/", sharding=Strided("batch"))
 StructuredDataset.create_dataloader("data/", sharding={"kind": "strided", "unit": "split_batch"})
 StructuredDataset.create_dataloader("data/", sharding=backwards)
+StructuredDataset.create_dataloader("data/", shuffle=Shuffle("all", window_bytes="1GiB"))
+StructuredDataset.create_dataloader("data/", shuffle={"scope": "nearby", "window_rows": 100})
+StructuredDataset.create_dataloader("data/", shuffle="nearby", shuffle_buffer_size=100)

@@ -15,13 +15,14 @@ from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import MixOptions, Options, Rotate, parse_options
+from torch_dataloader_utils.options.shuffle import shuffle_of
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.combine import check_keywords, combined_source
 from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.typing import BucketsLike, EvenLike, PackLike, ShardingLike, WeightsLike, WorkerModeLike
+from torch_dataloader_utils.typing import *
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
@@ -95,7 +96,7 @@ def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> N
         dataset = _dataset_of(item)
         if not isinstance(dataset, LoaderDataset):
             continue
-        shard, shuffle = dataset.options.shard, dataset.options.shuffle.shuffle
+        shard, shuffle = dataset.options.shard, shuffle_of(dataset.options.shuffle.shuffle)
         unused: dict[str, Any] = {"even": shard.even} if shard.even != "none" else {}
         unused |= {"shuffle": shuffle} if shuffle else {}
         if shard.num_ranks is not None and shard.num_ranks > 1 and not _OF_RANKS.intersection(given):
@@ -150,11 +151,9 @@ def combine(
     canonical_ranks: int | None = None,
     even: EvenLike = "none",
     steps_per_epoch: int | None = None,
-    shuffle: bool | Literal["splits", "all"] = False,
+    shuffle: ShuffleLike = False,
     shuffle_seed: int = 42,
-    shuffle_bytes: int | str = "128MiB",
     shuffle_buffer_size: int | None = None,
-    shuffle_open_splits: int | None = None,
     batch_size: int = 1024,
     last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
     valid_key: str = "valid",
@@ -211,11 +210,9 @@ def combine(
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
         even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
         steps_per_epoch: exactly this many batches on each rank in every epoch.
-        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
         shuffle_seed: the seed of all orders; the same on every rank.
-        shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
-        shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
-        shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+        shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
         batch_size: rows per batch.
         last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
         valid_key: the batch entry that is False for repeated rows, if there can be any.

@@ -86,11 +86,9 @@ def stream(
     even: EvenLike = "none",
     count_rows: bool = False,
     steps_per_epoch: int | None = None,
-    shuffle: bool | Literal["splits", "all"] = False,
+    shuffle: ShuffleLike = False,
     shuffle_seed: int = 42,
-    shuffle_bytes: int | str = "128MiB",
     shuffle_buffer_size: int | None = None,
-    shuffle_open_splits: int | None = None,
     batch_size: int = 1024,
     last_batch: Literal["partial", "drop", "pad", "wrap"] = "partial",
     valid_key: str = "valid",
@@ -156,11 +154,9 @@ def stream(
         even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
         count_rows: count rows in a scan if files do not record them.
         steps_per_epoch: exactly this many batches on each rank in every epoch.
-        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once.
+        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
         shuffle_seed: the seed of all orders; the same on every rank.
-        shuffle_bytes: the decoded size of the windows that rows are shuffled in, per rank.
-        shuffle_buffer_size: rows per window, instead of shuffle_bytes; works without shuffle, too.
-        shuffle_open_splits: how many splits a window draws from; None: those that fit shuffle_bytes, or 4.
+        shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
         batch_size: rows per batch.
         last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
         valid_key: the batch entry that is False for repeated rows, if there can be any.

@@ -199,7 +199,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "origin": ([source.origin], short(source.origin) or "files"),
         "mixing": ([str(source.parts), *mixed], f"{len(source.parts)} dataset(s){''.join(mixed)}"),
         "splits": (list(_split_texts(splits)), f"{len(splits)} splits"),
-        "shuffle": ([str(order.shuffle)], str(order.shuffle)),
+        "shuffle": ([order.permutes], order.permutes or "none"),
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }

@@ -19,7 +19,7 @@ _PLACE = ("_file", "_pos")  # of a row of a table
 # What shapes the order and the batches, and not which rows there are.
 _ORDER = (
     *("sharding", "split_strategy", "even", "last_batch", "steps_per_epoch", "shuffle", "shuffle_buffer_size"),
-    *("shuffle_open_splits", "canonical_ranks", "num_ranks", "rank"),
+    *("canonical_ranks", "num_ranks", "rank"),
 )
 
 

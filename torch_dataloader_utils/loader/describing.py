@@ -88,7 +88,7 @@ class _Facts:
             even=self.options.shard.even, ranks=ranks,
             not_delivered=None if plan is None else self._not_delivered(ranks, own.batch_rows),
             worker_splits=worker_splits, shuffle_window=own.window,
-            shuffle=shuffle_sentence(self.options.shuffle.shuffle, own, packs=self.options.units == "sequences"),
+            shuffle=shuffle_sentence(self.options.shuffle.permutes, own, packs=self.options.units == "sequences"),
             batch_variance=None if own.window is None or own.by_length else own.window.variance_ratio(own.batch_rows),
             warnings=tuple(self._warnings(plan, own, worker_splits)),
         )  # fmt: skip
@@ -190,23 +190,23 @@ def batch_keys(source: Source, output_format: str) -> Iterator[BatchKey]:
             yield BatchKey(key, *_dtype_and_shape(report[key], output_format))
 
 
-def shuffle_sentence(shuffle: bool | str, plan: RankPlan, *, packs: bool = False) -> str:
+def shuffle_sentence(permutes: str, plan: RankPlan, *, packs: bool = False) -> str:
     """What shuffling does to a rank's rows, in a sentence.
 
     Args:
-        shuffle: the option `shuffle`.
+        permutes: what has another order in each epoch; "" for nothing.
         plan: the plan of the rank.
         packs: whether documents are packed, by length.
     """
     if plan.window is not None:
-        order = "splits stay in file order" if shuffle is False else "each epoch has another order"
+        order = "splits stay in file order" if not permutes else "each epoch has another order"
         what = "batches" if plan.by_length else "rows" if plan.sequence_length == 1 else "documents"
         words = window_in_words(plan.window, plan.batch_rows, plan.by_length, plan.unit)
         slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"
         return f"{what} are permuted in {words}; {order}{slower}"
-    if shuffle is False and packs:
+    if not permutes and packs:
         return "off: each window of documents is in file order, and packed by length"
-    if shuffle is False:
+    if not permutes:
         return "off: each epoch delivers the rows in file order"
     return (
         f"each epoch has the splits in another order ({plural(plan.num_splits, 'split')} on this rank); the rows of a "

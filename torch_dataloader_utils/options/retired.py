@@ -198,6 +198,15 @@ def _strict(names: Mapping[str, str], given: Given) -> str:
     return "warnings.simplefilter('error', UnsupportedTypeWarning): leave it out"
 
 
+def _shuffle(names: Mapping[str, str], given: Given) -> str:
+    own, rows = given.get("shuffle", True), given.get("shuffle_buffer_size")
+    scope = "nearby" if rows is not None and not own else own if isinstance(own, str) and own != "rows" else None
+    fields = renamed(given, {**names, "shuffle_buffer_size": "window_rows"})
+    if rows is not None:  # a window then had no size in bytes
+        fields.pop("window_bytes", None)
+    return f"shuffle={value('Shuffle', None if scope is None else shown(scope), fields)}"
+
+
 RETIRED = (
     Retired("strict_types", {"strict_types": ""}, _strict),
     Retired("strings", {"vocabulary": "values"}, _codes),
@@ -226,6 +235,12 @@ RETIRED = (
     Retired("weights", {"temperature": "temperature", "weights_unit": "at", "max_repeats": "max_repeats"}, _weights),
     Retired("sharding", {name: name for name in Rotate.fields}, _sharding, _policy),
     Retired("sharding", _UNITS, _sharding),
+    Retired(
+        "shuffle",
+        {"shuffle_bytes": "window_bytes", "shuffle_open_splits": "open_splits"},
+        _shuffle,
+        beside=("shuffle_buffer_size",),
+    ),
     Retired("even", {"sync_every": "every"}, _sync),
     Retired(
         "follow",

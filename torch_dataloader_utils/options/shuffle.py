@@ -1,66 +1,157 @@
-"""The options that define the order of rows."""
+"""`shuffle=`: the order of rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError, leave_out, use
-from torch_dataloader_utils.values import Checked, maybe, num_bytes, option, values, whole
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.values import Checked, Value, maybe, num_bytes, one_of, option, setting, whole
 
-_shuffle = values("False, True, 'splits' or 'all'", lambda value: isinstance(value, bool) or value in ("splits", "all"))
+WINDOW_BYTES = 128 * 2**20
+SCOPES = ("rows", "all", "splits", "nearby")
+
+
+class Shuffle(Value):
+    """Another order of rows in each epoch.
+
+    Raises:
+        OptionError: a field cannot have this value, or two exclude each other.
+    """
+
+    scope: Literal["rows", "all", "splits", "nearby"] = setting(
+        default="rows",
+        check=one_of(*SCOPES),
+        doc='what is shuffled: splits, and rows in windows; rows of "all" splits at once; "splits" only; or rows'
+        ' "nearby" in windows, of splits in file order',
+        kw_only=False,
+    )
+    window_bytes: int | str = setting(
+        default="128MiB", check=num_bytes, doc="the decoded size of the windows that rows are shuffled in, per rank"
+    )
+    window_rows: int | None = setting(default=None, check=maybe(whole(1)), doc="rows per window, instead of bytes")
+    open_splits: int | None = setting(
+        default=None,
+        check=maybe(whole(1)),
+        doc="how many splits a window draws from; None: those that fit window_bytes, or 4",
+    )
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        by_bytes = self.window_bytes != WINDOW_BYTES
+        if by_bytes and self.window_rows is not None:
+            raise OptionError(
+                f"Shuffle: window_bytes={self.window_bytes} with window_rows={self.window_rows}: each is the size of "
+                "a window.",
+                remedies=[
+                    use(shuffle=self.replace(window_rows=None)),
+                    use(shuffle=self.replace(window_bytes=WINDOW_BYTES)),
+                ],
+            )
+        if self.scope == "splits" and (by_bytes or self.window_rows or self.open_splits):
+            raise OptionError(
+                f"{self!r}: scope='splits' keeps the rows of a split in order, so it has no windows.",
+                remedies=[
+                    use("shuffles rows in windows", shuffle=self.replace(scope="rows")),
+                    use(shuffle="splits"),
+                ],
+            )
+        if self.scope == "all" and self.open_splits:
+            raise OptionError(
+                f"Shuffle: open_splits={self.open_splits} with scope='all', which opens every split.",
+                remedies=[
+                    use("opens fewer", shuffle=self.replace(scope="rows")),
+                    use(shuffle=self.replace(open_splits=None)),
+                ],
+            )
+
+
+ShuffleLike: TypeAlias = bool | Literal["rows", "all", "splits", "nearby"] | Shuffle | Mapping[str, Any]
+
+
+def _shuffle(name: str, given: Any) -> Shuffle | Literal[False]:
+    if isinstance(given, bool):
+        return Shuffle() if given else False
+    if isinstance(given, (Shuffle, Mapping)) or (isinstance(given, str) and given in SCOPES):
+        return Shuffle.of(given)
+    words = ", ".join(map(repr, SCOPES))
+    raise OptionError(f"{name}={shown(given)}: expected False, True, {words} or Shuffle(...).")
+
+
+def shuffle_of(held: Shuffle | Literal[False]) -> Any:
+    """A `shuffle` as it can be given: in a word if that says all."""
+    if not held or held.given().keys() - {"scope"}:
+        return held
+    return True if held.scope == "rows" else held.scope
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffleOptions(Checked):
     """In which order."""
 
-    shuffle: bool | Literal["splits", "all"] = option(
+    shuffle: Shuffle | Literal[False] = option(
         False,
         _shuffle,
-        doc='True shuffles rows, "splits" the order of splits only, "all" rows of all splits at once',
+        given="ShuffleLike",
+        doc='True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...)',
     )
     shuffle_seed: int = option(42, whole(), doc="the seed of all orders; the same on every rank")
-    shuffle_bytes: int | str = option(
-        "128MiB", num_bytes, doc="the decoded size of the windows that rows are shuffled in, per rank"
-    )
     shuffle_buffer_size: int | None = option(
-        None, maybe(whole(1)), doc="rows per window, instead of shuffle_bytes; works without shuffle, too"
-    )
-    shuffle_open_splits: int | None = option(
-        None, maybe(whole(1)), doc="how many splits a window draws from; None: those that fit shuffle_bytes, or 4"
+        None, maybe(whole(1)), doc="rows per window; without shuffle, rows mix with their neighbours only"
     )
 
     def __post_init__(self) -> None:
+        given = self.shuffle
         super().__post_init__()
-        if self.shuffle == "splits" and (self.shuffle_buffer_size or self.shuffle_open_splits):
+        if self.shuffle_buffer_size is not None:
+            object.__setattr__(self, "shuffle", self._in_windows(given, self.shuffle_buffer_size))
+            object.__setattr__(self, "shuffle_buffer_size", None)
+
+    def _in_windows(self, given: Any, rows: int) -> Shuffle:
+        """The shuffle in windows of so many rows."""
+        text = f"shuffle={given!r} with shuffle_buffer_size={rows}"
+        scope = self.shuffle.scope if self.shuffle else "nearby"
+        if scope == "splits":
             raise OptionError(
-                "shuffle='splits' keeps the rows of a split in order, so it has no windows.",
+                f"{text}: the rows of a split are kept in order, so there are no windows.",
+                remedies=[use("shuffles rows in windows", shuffle=True), leave_out("shuffle_buffer_size")],
+            )
+        if isinstance(given, (Shuffle, Mapping)):
+            raise OptionError(
+                f"{text}: Shuffle says the size of a window, too.",
                 remedies=[
-                    use("shuffles rows in windows", shuffle=True),
-                    leave_out(
-                        *(name for name in ("shuffle_buffer_size", "shuffle_open_splits") if getattr(self, name))
-                    ),
+                    use(without=["shuffle_buffer_size"], shuffle=Shuffle(scope, window_rows=rows)),
+                    leave_out("shuffle_buffer_size"),
                 ],
             )
-        if self.shuffle == "all" and self.shuffle_open_splits:
-            raise OptionError(
-                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle='all', which opens every split.",
-                remedies=[use("opens fewer", shuffle=True), leave_out("shuffle_open_splits")],
-            )
-        if self.shuffle_open_splits and not self.shuffle and not self.shuffle_buffer_size:
-            raise OptionError(
-                f"shuffle_open_splits={self.shuffle_open_splits} with shuffle=False: nothing is shuffled.",
-                remedies=[use(shuffle=True), leave_out("shuffle_open_splits")],
-            )
+        return Shuffle(scope, window_rows=rows)
+
+    @property
+    def permutes(self) -> str:
+        """What has another order in each epoch, beyond neighbouring rows: a scope; "" for nothing."""
+        return self.shuffle.scope if self.shuffle and self.shuffle.scope != "nearby" else ""
 
     @property
     def split_bytes(self) -> int:
         """The default of the option `split_bytes`: smaller under a shuffle, so that a file is cut into many splits."""
-        return (8 if self.shuffle else 128) * 2**20
+        return (8 if self.permutes else 128) * 2**20
+
+    @property
+    def window_rows(self) -> int | None:
+        """Rows of a window; None if windows are sized by bytes, or if rows are not shuffled."""
+        return self.shuffle.window_rows if self.shuffle else None
 
     @property
     def window_bytes(self) -> int | None:
         """Decoded bytes of a rank's shuffle windows; None if they are sized by rows, or if rows are not shuffled."""
-        by_bytes = self.shuffle in (True, "all") and self.shuffle_buffer_size is None
-        return int(self.shuffle_bytes) if by_bytes else None
+        by_bytes = self.shuffle and self.shuffle.scope != "splits" and self.shuffle.window_rows is None
+        return int(self.shuffle.window_bytes) if self.shuffle and by_bytes else None
+
+    @property
+    def open_splits(self) -> int | str | None:
+        """The number of splits that a window draws from, or "all"; None for the default."""
+        if not self.shuffle:
+            return None
+        return "all" if self.shuffle.scope == "all" else self.shuffle.open_splits

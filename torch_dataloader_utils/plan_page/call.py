@@ -17,6 +17,7 @@ from torch_dataloader_utils.options import Delta, Iceberg, Options, options_of
 from torch_dataloader_utils.options.even import even_of
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.sharding import sharding_of
+from torch_dataloader_utils.options.shuffle import shuffle_of
 from torch_dataloader_utils.options.transform import transform_of
 from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
@@ -106,10 +107,7 @@ _UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 # The options that keep a table at one snapshot.
 _PINS = frozenset(("version", "as_of", "snapshot_id"))
 # The options that the page can change.
-_CHANGED = (
-    *("num_workers", "batch_size", "sharding", "even", "last_batch", "steps_per_epoch", "shuffle", "shuffle_bytes"),
-    *("shuffle_buffer_size", "shuffle_open_splits"),
-)
+_CHANGED = (*("num_workers", "batch_size", "sharding", "even", "last_batch", "steps_per_epoch", "shuffle"),)
 
 
 def call_values(
@@ -183,6 +181,7 @@ def _given(options: Options) -> dict[str, Values]:
     as_given = {
         "even": even_of(options.shard),
         "sharding": sharding_of(options.shard.sharding),
+        "shuffle": shuffle_of(options.shuffle.shuffle),
         "transform": transform_of(options.read),
         "weights": weights_of(options.mix),
         "worker_mode": worker_mode_of(options.worker),

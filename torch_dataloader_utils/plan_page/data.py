@@ -14,6 +14,7 @@ from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
 from torch_dataloader_utils.model import FileKey, Piece, Rows, split_of, split_pieces
 from torch_dataloader_utils.options import Options, Rotate, Strided, name_of, repeats_rows
 from torch_dataloader_utils.options.sharding import WORDS
+from torch_dataloader_utils.options.shuffle import Shuffle
 from torch_dataloader_utils.plan_page.call import call_values
 from torch_dataloader_utils.plan_page.planner_scripts import split_segments
 from torch_dataloader_utils.planner import Planner, plan_options
@@ -137,7 +138,10 @@ def _window(plan: RankPlan) -> dict[str, Any] | None:
 
 Values = dict[str, Any]
 
-_SPLIT_BYTES = {"unshuffled": False, "shuffled": True}  # the default of split_bytes depends on the shuffle
+_SPLIT_BYTES: dict[str, Any] = {
+    "unshuffled": False,
+    "shuffled": True,
+}  # the default of split_bytes depends on it
 
 
 def page_data(
@@ -213,10 +217,8 @@ def plan_values(options: Options, num_ranks: int) -> Values:
         "even": shard.even,
         "last_batch": options.batch.last_batch,
         "steps_per_epoch": shard.steps_per_epoch,
-        "shuffle": shuffle.shuffle,
-        "shuffle_bytes": shuffle.shuffle_bytes,
-        "shuffle_buffer_size": shuffle.shuffle_buffer_size,
-        "shuffle_open_splits": shuffle.shuffle_open_splits,
+        "shuffle": shuffle.shuffle and (shuffle.shuffle.scope == "rows" or shuffle.shuffle.scope),
+        **{name: getattr(shuffle.shuffle or Shuffle(), name) for name in list(Shuffle.fields)[1:]},
         "assignment": assignment_of(options.split.split_strategy),
     }
 
@@ -236,7 +238,7 @@ def split_lists(source: Source, options: Options, *, fixed: bool) -> dict[str, V
         return dict.fromkeys(_SPLIT_BYTES, actual)
     lists = {}
     for name, shuffled in _SPLIT_BYTES.items():
-        size = replace(shuffle, shuffle=shuffled, shuffle_open_splits=None).split_bytes
+        size = replace(shuffle, shuffle=shuffled).split_bytes
         cut = splits_of(source.files, replace(split, split_bytes=size))
         lists[name] = actual if size == split.split_bytes else split_columns(cut)
     return lists

@@ -6,19 +6,19 @@ const PlannerOptions = (() => {
   const DEFAULTS = {
     num_ranks: 1, num_workers: null, epoch: 0, batch_size: 1024, sharding: "interleave", even: "none", shuffle: false,
     last_batch: "partial", stick_to_shard: false, full_rotation: false, total_shards: null, unit: "row",
-    steps_per_epoch: null, shuffle_bytes: 128 * 2 ** 20, shuffle_buffer_size: null,
-    shuffle_open_splits: null, assignment: "lpt", canonical_ranks: null,
+    steps_per_epoch: null, window_bytes: 128 * 2 ** 20, window_rows: null,
+    open_splits: null, assignment: "lpt", canonical_ranks: null,
   };
   const CHOICES = {
     sharding: ["auto", ...Object.keys(PlannerSharing.POLICIES)],
     even: ["none", "drop", "pad", "sync"],
-    shuffle: [false, true, "splits", "all"],
+    shuffle: [false, true, "splits", "all", "nearby"],
     last_batch: ["partial", "drop", "pad", "wrap"],
     assignment: ["lpt", "turn"],
   };
   const AT_LEAST_ONE = [
-    "num_ranks", "batch_size", "total_shards", "steps_per_epoch", "shuffle_bytes", "shuffle_buffer_size",
-    "shuffle_open_splits",
+    "num_ranks", "batch_size", "total_shards", "steps_per_epoch", "window_bytes", "window_rows",
+    "open_splits",
   ];
 
   const MOST_PIECES = 2 ** 20; // more would take seconds to plan, and more memory than a tab has
@@ -29,10 +29,13 @@ const PlannerOptions = (() => {
     return { true: "True", false: "False", null: "None" }[value] ?? String(value);
   }
 
+  // ShuffleOptions.permutes: whether more than neighbouring rows have another order in each epoch.
+  const permutes = ({ shuffle }) => shuffle !== false && shuffle !== "nearby";
+
   // All options of a plan with their defaults, and what follows from them (planner.plan_options).
   function settled(data, options) {
     const all = { ...DEFAULTS, ...data.options, ...options };
-    const byBytes = (all.shuffle === true || all.shuffle === "all") && all.shuffle_buffer_size === null;
+    const mixes = all.shuffle !== false && all.shuffle !== "splits";
     const byLength = data.by_length ?? null; // the least rows and bytes of a window; a batch counts as one row
     return {
       ...all,
@@ -40,9 +43,10 @@ const PlannerOptions = (() => {
       byLength,
       seed: data.seed,
       numShards: Math.max(all.num_workers ?? 1, 1),
-      bufferRows: all.shuffle_buffer_size,
-      windowBytes: byBytes ? all.shuffle_bytes : null,
-      openSplits: all.shuffle === "all" ? "all" : all.shuffle_open_splits,
+      shuffle: permutes(all),
+      bufferRows: mixes ? all.window_rows : null,
+      windowBytes: mixes && all.window_rows === null ? all.window_bytes : null,
+      openSplits: all.shuffle === "all" ? "all" : all.open_splits,
     };
   }
 
@@ -63,7 +67,7 @@ const PlannerOptions = (() => {
   // Ranks that take rows in turn have a part of almost every split; and rows repeat until a batch is full.
   function tooManyPieces({ splits }, options) {
     const { num_ranks, sharding, even, last_batch } = options;
-    const { rows } = options.shuffle ? splits.shuffled : splits.unshuffled;
+    const { rows } = permutes(options) ? splits.shuffled : splits.unshuffled;
     const batchRows = Math.max(1, PlannerSharing.batchRowsOf(options));
     const block = options.unit === "row" ? 1 : batchRows;
     const total = rows.reduce((sum, count) => sum + count, 0);
@@ -88,27 +92,6 @@ const PlannerOptions = (() => {
       return (
         `sharding=Strided('split_batch') with batch_size=${batch_size} and num_ranks=${num_ranks}: batch_size must ` +
         "be a multiple of num_ranks."
-      );
-    return null;
-  }
-
-  // ShuffleOptions
-  function problemOfShuffle({ shuffle, shuffle_buffer_size: buffer, shuffle_open_splits: open }) {
-    const windows = [buffer && "shuffle_buffer_size", open && "shuffle_open_splits"].filter(Boolean).join(" and ");
-    if (shuffle === "splits" && windows)
-      return (
-        "shuffle='splits' keeps the rows of a split in order, so it has no windows. Use shuffle=True (shuffles rows in " +
-        `windows), or leave out ${windows}.`
-      );
-    if (shuffle === "all" && open)
-      return (
-        `shuffle_open_splits=${open} with shuffle='all', which opens every split. Use shuffle=True (opens fewer), or ` +
-        "leave out shuffle_open_splits."
-      );
-    if (open && !shuffle && !buffer)
-      return (
-        `shuffle_open_splits=${open} with shuffle=False: nothing is shuffled. Use shuffle=True, or leave out ` +
-        "shuffle_open_splits."
       );
     return null;
   }
@@ -220,7 +203,7 @@ const PlannerOptions = (() => {
   // What Python would raise, or why nothing can be planned here; null if all is well.
   function problem(data, table, options, exact) {
     const uncounted = (given) => (data.unknown ? problemOfUncounted(data.unknown, given) : null);
-    const checks = [problemOfNumbers, problemOfRanks, problemOfShuffle, uncounted, problemOfSteps];
+    const checks = [problemOfNumbers, problemOfRanks, uncounted, problemOfSteps];
     const found = checks.map((check) => check(options)).find((text) => text !== null);
     if (found) return found;
     if (data.files.length && data.files.every(([, rows]) => rows === 0))
@@ -228,5 +211,5 @@ const PlannerOptions = (() => {
     return exact ? problemOfRows(table, options) : problemOfUnknown(table, options);
   }
 
-  return { settled, supported, problem };
+  return { settled, supported, problem, permutes };
 })();

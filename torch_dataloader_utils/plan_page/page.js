@@ -31,7 +31,7 @@ const PlanPage = (() => {
     return Planner.plan(data, planned(values));
   }
 
-  const splitsShown = (values) => data.splits[values.shuffle === false ? "unshuffled" : "shuffled"];
+  const splitsShown = (values) => data.splits[PlannerOptions.permutes(values) ? "shuffled" : "unshuffled"];
 
   function countSplits(values) {
     const counts = data.files.map(() => 0);

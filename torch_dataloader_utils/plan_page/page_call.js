@@ -24,14 +24,16 @@ const Call = (() => {
   // Options that are fields of the value of another: its class and their names, the first of which Python leaves out.
   const FIELDS = {
     sharding: { rotate: ["Rotate", "total_shards", "stick_to_shard", "full_rotation"], strided: ["Strided", "unit"] },
+    shuffle: Object.fromEntries([true, "all", "nearby"].map((word) => [word, ["Shuffle", "scope", "window_bytes", "window_rows", "open_splits"]])),
   };
-  const DEFAULTS = [null, false, "row"];
+  const DEFAULTS = [null, false, true, "row", 128 * 2 ** 20];
 
   function texts(name, values) {
     const [kind, ...names] = FIELDS[name]?.[values[name]] ?? [];
-    const given = names.filter((field) => !DEFAULTS.includes(values[field]));
-    const text = (write) => (field) => write(sized(field, values[field]));
-    if (!given.length) return { python: text(python)(name), yaml: text(yaml)(name) };
+    const all = { ...values, scope: values.shuffle };
+    const given = names.filter((field) => field !== undefined && (!DEFAULTS.includes(all[field]) || (all[field] === true && field !== "scope")));
+    const text = (write) => (field) => write(sized(field, all[field]));
+    if (!given.some((field) => field !== "scope")) return { python: text(python)(name), yaml: text(yaml)(name) };
     const fields = given.map((field) => (field === names[0] ? "" : `${field}=`) + text(python)(field));
     const entries = given.map((field) => `${field}: ${text(yaml)(field)}`);
     const imports = [kind];

@@ -5,8 +5,9 @@ const Controls = (() => {
   const BYTES = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096].map((size) => size * MIB);
   const isRotate = (values) => values.sharding === "rotate";
   const isStrided = (values) => values.sharding === "strided";
-  const byBytes = (values) => (values.shuffle === true || values.shuffle === "all") && values.shuffle_buffer_size === null;
-  const opens = (values) => values.shuffle === true || (values.shuffle === false && values.shuffle_buffer_size !== null);
+  const isMixed = (values) => values.shuffle !== false && values.shuffle !== "splits";
+  const byBytes = (values) => isMixed(values) && values.window_rows === null;
+  const opens = (values) => isMixed(values) && values.shuffle !== "all";
   const SHARDING = {
     interleave: "Rank r gets every R-th split.",
     contiguous: "Rank r gets the r-th of R equal parts, cut to the row.",
@@ -25,6 +26,7 @@ const Controls = (() => {
   };
   const SHUFFLE = {
     false: "File order.",
+    nearby: "Rows in windows; splits stay in file order.",
     splits: "Each epoch has the splits in another order.",
     true: "Splits, then rows in windows.",
     all: "Rows of all splits at once.",
@@ -48,9 +50,9 @@ const Controls = (() => {
     { key: "even", label: "Even", kind: "ticks", when: (v) => v.steps_per_epoch === null, help: (v) => EVEN[v.even] },
     { key: "last_batch", label: "Last batch", kind: "list", when: (v) => v.even === "none" && v.steps_per_epoch === null, help: (v) => LAST[v.last_batch] },
     { key: "shuffle", label: "Shuffle", kind: "ticks", help: (v) => SHUFFLE[v.shuffle] },
-    { key: "shuffle_bytes", label: "Shuffle window", kind: "bytes", when: byBytes, help: () => "Decoded bytes per rank, shared by its workers." },
-    { key: "shuffle_buffer_size", label: "Rows per window", kind: "optional", more: true, when: (v) => v.shuffle !== "splits", help: () => "Instead of bytes; shuffles rows without shuffle, too." },
-    { key: "shuffle_open_splits", label: "Splits per window", kind: "optional", more: true, when: opens, help: () => "None: those that fit, or 4." },
+    { key: "window_bytes", label: "Shuffle window", kind: "bytes", when: byBytes, help: () => "Decoded bytes per rank, shared by its workers." },
+    { key: "window_rows", label: "Rows per window", kind: "optional", more: true, when: isMixed, help: () => "Instead of bytes." },
+    { key: "open_splits", label: "Splits per window", kind: "optional", more: true, when: opens, help: () => "None: those that fit, or 4." },
     { key: "steps_per_epoch", label: "Steps per epoch", kind: "optional", more: true, help: () => "Exactly this many on each rank: rows repeat, or are left out." },
   ];
 

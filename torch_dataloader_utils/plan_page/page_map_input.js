@@ -51,7 +51,7 @@ const MapInput = (() => {
     if (!view.counts || lane.worker === null || !batches.length || view.layout.plan.mix) return "";
     const [from, to] = [first, Math.max(first, last - 1)].map((row) =>
       MapLayout.stepOf(batches, lane.worker, Math.min(Math.floor(row / view.layout.batchRows), batches[lane.worker] - 1)));
-    const mixed = view.values.shuffle === true || view.values.shuffle === "all" || view.values.shuffle_buffer_size !== null;
+    const mixed = view.values.shuffle !== false && view.values.shuffle !== "splits";
     const about = mixed ? "about " : "";
     return from === to ? `${about}step ${Words.number(from)}` : `${about}steps ${Words.number(from)} to ${Words.number(to)}`;
   }

@@ -124,7 +124,7 @@ const Rotation = (() => {
     }
     if (values.sharding === "rotate" && values.stick_to_shard) return "Each rank keeps its shard in all epochs.";
     if (values.sharding === "rotate") return `Shard (rank + epoch) mod ${ranks}: every rank meets every shard in ${Words.plural(ranks, "epoch")}.`;
-    if (values.shuffle !== false) return "The splits are permuted in each epoch, so the ranks' shares change.";
+    if (PlannerOptions.permutes(values)) return "The splits are permuted in each epoch, so the ranks' shares change.";
     return "Without a shuffle, a rank reads the same rows in each epoch.";
   }
 

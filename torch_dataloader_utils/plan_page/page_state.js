@@ -3,21 +3,22 @@
 const State = (() => {
   const ROTATE = { stick_to_shard: false, full_rotation: false, total_shards: null };
   const STRIDED = { unit: "row" };
+  const WINDOWS = { window_bytes: 128 * 2 ** 20, window_rows: null, open_splits: null };
   const WORDS = {
     sharding: ["interleave", "contiguous", "rotate", "strided", "auto"],
     unit: ["row", "batch", "split_batch"],
     even: ["none", "drop", "pad", "sync"],
     last_batch: ["partial", "drop", "pad", "wrap"],
-    shuffle: [false, "splits", true, "all"],
+    shuffle: [false, "nearby", "splits", true, "all"],
     colour: ["file", "rank"],
   };
   const LEAST = {
     num_ranks: 1, num_workers: 0, epoch: 0, batch_size: 1, total_shards: 1, steps_per_epoch: 1,
-    shuffle_bytes: 1, shuffle_buffer_size: 1, shuffle_open_splits: 1,
+    window_bytes: 1, window_rows: 1, open_splits: 1,
   };
   const MOST = { num_ranks: 4096, num_workers: 256, epoch: 1e6, batch_size: 1e7, total_shards: 1e5 };
   const FLAGS = ["stick_to_shard", "full_rotation"];
-  const OPTIONAL = ["num_workers", "total_shards", "steps_per_epoch", "shuffle_buffer_size", "shuffle_open_splits"];
+  const OPTIONAL = ["num_workers", "total_shards", "steps_per_epoch", "window_rows", "open_splits"];
 
   // Options that exclude each other: the one that depends on the other yields, as the errors of Python advise.
   function settled(values) {
@@ -28,9 +29,9 @@ const State = (() => {
     else fixed.stick_to_shard = false;
     if (fixed.even !== "none" && fixed.last_batch !== fixed.even) fixed.last_batch = "partial";
     if (fixed.steps_per_epoch !== null) Object.assign(fixed, { even: "none", last_batch: "partial" });
-    if (fixed.shuffle === "splits") Object.assign(fixed, { shuffle_buffer_size: null, shuffle_open_splits: null });
-    if (fixed.shuffle === "all") fixed.shuffle_open_splits = null;
-    if (fixed.shuffle === false && fixed.shuffle_buffer_size === null) fixed.shuffle_open_splits = null;
+    if (fixed.shuffle === false || fixed.shuffle === "splits") Object.assign(fixed, WINDOWS);
+    if (fixed.shuffle === "all") fixed.open_splits = null;
+    if (fixed.window_rows !== null) fixed.window_bytes = WINDOWS.window_bytes;
     return fixed;
   }
 

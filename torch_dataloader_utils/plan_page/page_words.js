@@ -101,7 +101,7 @@ const Words = (() => {
   function leftOut(values, left, total) {
     const amount = `${plural(left, "row")} of ${number(total)} (${share(left, total)})`;
     if (values.total_shards !== null && values.total_shards > values.num_ranks) return `${amount} belong to the shards of other epochs.`;
-    const others = values.shuffle && values.even === "drop" ? "; the next epoch leaves out others" : "";
+    const others = PlannerOptions.permutes(values) && values.even === "drop" ? "; the next epoch leaves out others" : "";
     return `${amount} are left out in this epoch${others}.`;
   }
 

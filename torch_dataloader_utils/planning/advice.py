@@ -126,8 +126,8 @@ def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | No
         remedy = "Use num_workers=None, which reads with all cores and shuffles all splits together."
     else:
         shared = f", which {workers} workers share" if workers > 1 else ""
-        why = f"no more fit shuffle_bytes={shuffle.window_bytes:,}{shared}"
-        remedy = "Increase shuffle_bytes, or make splits smaller: by split_bytes, or by writing smaller row groups."
+        why = f"no more fit window_bytes={shuffle.window_bytes:,}{shared}"
+        remedy = "Increase window_bytes of Shuffle, or make splits smaller: by split_bytes, or by smaller row groups."
     return Advice(
         f"the shuffle mixes the rows of {window.splits} of {window.of_splits} splits at a time: {why}. "
         "If the data are sorted, batches are not random samples.",

@@ -352,7 +352,7 @@ def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Memb
     files = sample_files(dataset, number, name, size, options.split.split_rows)
     split = replace(options.split, split_strategy=None)
     # Without a shuffle, one split per shard, unless split_rows or split_bytes was given.
-    if not options.shuffle.shuffle and split.split_bytes == options.shuffle.split_bytes:
+    if not options.shuffle.permutes and split.split_bytes == options.shuffle.split_bytes:
         split = replace(split, split_bytes=2**62)
     part = Part(name=label)
     if is_sharded(dataset):

@@ -16,7 +16,6 @@ from torch_dataloader_utils import errors
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
-from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey
@@ -41,7 +40,15 @@ from torch_dataloader_utils.sources.labels import report_absent_labels
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
 from torch_dataloader_utils.sources.packing import first_packed, known_tokens, narrowed, packed
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
-from torch_dataloader_utils.sources.subsets import chosen_keys, class_copies, first_rows, keyed, named, subset_of
+from torch_dataloader_utils.sources.subsets import (
+    chosen_keys,
+    class_copies,
+    decisive_columns,
+    first_rows,
+    keyed,
+    named,
+    subset_of,
+)
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.sources.tokens import in_tokens
 from torch_dataloader_utils.sources.transforms import transform_of
@@ -247,17 +254,8 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     converted = narrowed(output, options, whole=True)
     converter = build_converter(converted, options.convert, options.batch.output_format, options.pad)
     _warn_of_objects(converter)
-    predicate = manifest.predicate
-    predicate_columns: tuple[str, ...] = ()
-    if predicate is not None and not manifest.decided:
-        predicate_columns = filter_columns(predicate, manifest.schema)
-    chosen = chosen_keys(manifest, options.subset)
-    if chosen is not None:
-        keys = (top_level(manifest.schema, name) for name in chosen.columns)
-        predicate_columns = tuple(dict.fromkeys([*predicate_columns, *keys]))
-    copies = class_copies(manifest, options.subset)
-    if copies is not None:
-        predicate_columns = tuple(dict.fromkeys([*predicate_columns, copies.column]))
+    chosen, copies = chosen_keys(manifest, options.subset), class_copies(manifest, options.subset)
+    predicate_columns = decisive_columns(manifest, chosen, copies)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     _check_values(manifest.schema, needed, given)
     return ScanSpec(
@@ -266,7 +264,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         format_options=manifest.format_options,
         schema=pa.schema([item for item in manifest.schema if item.name in needed]),
         partition_names=frozenset(manifest.partition_names) & needed,
-        predicate=predicate,
+        predicate=manifest.predicate,
         decided=manifest.decided,
         predicate_columns=predicate_columns,
         given=given,

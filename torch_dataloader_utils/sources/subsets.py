@@ -12,10 +12,11 @@ from operator import itemgetter
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, use
+from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.reading.class_copies import ClassCopies
-from torch_dataloader_utils.schemas.columns import available_columns, find_path
+from torch_dataloader_utils.schemas.columns import available_columns, find_path, top_level
 from torch_dataloader_utils.schemas.merge import is_text
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
 from torch_dataloader_utils.sources.manifest import FileManifest
@@ -97,6 +98,15 @@ def class_copies(manifest: FileManifest, options: SubsetOptions) -> ClassCopies 
     except (pa.ArrowInvalid, OverflowError) as error:
         raise OptionError(f"class_weights: a label does not fit column {column!r} of type {kind}: {error}") from error
     return ClassCopies(column, labels, tuple(map(float, weights.values())), options.seed)
+
+
+def decisive_columns(manifest: FileManifest, chosen: ChosenKeys | None, copies: ClassCopies | None) -> tuple[str, ...]:
+    """The columns that decide which rows are delivered, and how often."""
+    undecided = manifest.predicate is not None and not manifest.decided
+    of_filter = filter_columns(manifest.predicate, manifest.schema) if undecided else ()
+    of_subset = () if chosen is None else (top_level(manifest.schema, name) for name in chosen.columns)
+    of_classes = () if copies is None else (copies.column,)
+    return tuple(dict.fromkeys([*of_filter, *of_subset, *of_classes]))
 
 
 def subset_of(manifest: FileManifest, options: SubsetOptions) -> FileManifest:
