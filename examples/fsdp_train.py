@@ -19,7 +19,7 @@ def main():
     loader, dataset = StructuredDataset.create_dataloader(
         **FLIGHTS,
         even="pad",  # as many steps on each rank: each step gathers weights from all
-        device_mesh=mesh,  # ranks of one place in "dp" would read the same rows
+        ranks=mesh,  # ranks of one place in "dp" would read the same rows
     )
 
     torch.manual_seed(0)

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import torch_dataloader_utils
+from tests.one_mesh import OneMesh
 from torch_dataloader_utils import (
     Appended,
     Buckets,
@@ -28,6 +29,7 @@ from torch_dataloader_utils import (
     Files,
     Follow,
     Iceberg,
+    Mesh,
     OptionError,
     Pack,
     Processes,
@@ -240,6 +242,7 @@ SAMPLES: Mapping[type[Value], Value] = {
     Rotate: Rotate(8, full_rotation=True),
     Shuffle: Shuffle("nearby", window_rows=100, open_splits=2),
     Strided: Strided("batch"),
+    Mesh: Mesh(OneMesh(), dims=["data"]),
     Sync: Sync(4),
     Transform: Transform(len, rows="any", format="numpy"),
     Weights: Weights([(0, [1, 2]), (500, [2, 1])], at="row"),
@@ -252,8 +255,8 @@ def test_each_value_of_the_package_keeps_the_rules(name: str) -> None:
     assert kind.__doc__
     assert all(field.doc and f"{field.name}: {field.doc}." in kind.__doc__ for field in kind.fields.values())
     assert [field.name for field in kind.fields.values() if field.by_position] == list(kind.fields)[:1]
-    if kind is Transform:
-        with pytest.raises(OptionError, match=r"Transform: function is .*len.*cannot hold"):
+    if kind in (Transform, Mesh):
+        with pytest.raises(OptionError, match=rf"{name}: {next(iter(kind.fields))} is .*cannot hold"):
             sample.to_dict()
         assert pickle.loads(pickle.dumps(sample)) == sample
         return

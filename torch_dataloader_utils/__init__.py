@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.packing import Pack
+    from torch_dataloader_utils.options.ranks import Mesh
     from torch_dataloader_utils.options.sharding import Rotate, Strided
     from torch_dataloader_utils.options.shuffle import Shuffle
     from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Iceberg
@@ -116,6 +117,7 @@ _HOMES = {
     "Iceberg": "options.sources",
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api.tables",
+    "Mesh": "options.ranks",
     "Order": "planning.order",
     "Pack": "options.packing",
     "PassEvent": "events",
@@ -193,6 +195,7 @@ __all__ = [
     "Iceberg",
     "IcebergDataFileInfo",
     "IcebergDataset",
+    "Mesh",
     "MissingExtraError",
     "NullValueError",
     "OptionError",

@@ -6,6 +6,7 @@ from torch_dataloader_utils.options.even import EvenLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.packing import PackLike
+from torch_dataloader_utils.options.ranks import RanksLike
 from torch_dataloader_utils.options.sharding import ShardingLike
 from torch_dataloader_utils.options.shuffle import ShuffleLike
 from torch_dataloader_utils.options.sources import AppendedLike, FollowLike, SourceLike
@@ -23,6 +24,7 @@ __all__ = [
     "FollowLike",
     "NullsLike",
     "PackLike",
+    "RanksLike",
     "SampleLike",
     "ShardingLike",
     "ShuffleLike",

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils.data import DataLoader
 
-from torch_dataloader_utils import DataLoaderUtilsError, StructuredDataset
+from torch_dataloader_utils import DataLoaderUtilsError, Mesh, StructuredDataset
 
 
 def made(data: str, **options: Any) -> Any:
@@ -53,29 +53,29 @@ def meshes(data: str) -> dict[str, Any]:
     rank = dist.get_rank()
     counted = {"filters": [("id", "<", 100)], "count_rows": True, "even": "drop"}
     return {
-        "dp x tp": read(data, device_mesh=mesh),
-        "pp x dp x tp": read(data, device_mesh=pipeline),
-        "dp x cp": read(data, device_mesh=context),
-        "hybrid": read(data, device_mesh=hybrid),
-        "one dimension": read(data, device_mesh=bare),
-        "slice": read(data, device_mesh=mesh["dp"]),
-        "slice of three": read(data, device_mesh=pipeline["pp", "dp"]),
-        "named": read(data, device_mesh=other, dp_mesh_dims=["data"]),
-        "all alike": read(data, device_mesh=mesh["tp"], dp_mesh_dims=()),
-        "group": read(data, process_group=mesh.get_group("dp")),
-        "numbers": read(data, device_mesh=mesh, num_ranks=2, rank=1 - mesh.get_local_rank("dp")),
-        "sync": read(data, device_mesh=mesh, even="sync", filters=[("id", "<", 100)]),
-        "counted": read(data, device_mesh=pipeline, **counted),
-        "counted in a slice": read(data, device_mesh=mesh["dp"], **counted),
-        "manifest": read(data, device_mesh=pipeline, manifest=f"{data}_manifest.parquet"),
-        "no dp": failure(lambda: made(data, device_mesh=other)),
-        "unknown": failure(lambda: made(data, device_mesh=mesh, dp_mesh_dims=("data",))),
-        "other size": failure(lambda: made(data, device_mesh=mesh, num_ranks=4, rank=rank)),
-        "peers differ": failure(lambda: next(iter(made(data, device_mesh=mesh, batch_size=8 + rank % 2)[0]))),
-        "one rank": failure(lambda: next(iter(made(data, device_mesh=mesh, num_ranks=2, rank=0)[0]))),
+        "dp x tp": read(data, ranks=mesh),
+        "pp x dp x tp": read(data, ranks=pipeline),
+        "dp x cp": read(data, ranks=context),
+        "hybrid": read(data, ranks=hybrid),
+        "one dimension": read(data, ranks=bare),
+        "slice": read(data, ranks=mesh["dp"]),
+        "slice of three": read(data, ranks=pipeline["pp", "dp"]),
+        "named": read(data, ranks=Mesh(other, dims=["data"])),
+        "all alike": read(data, ranks=Mesh(mesh["tp"], dims=())),
+        "group": read(data, ranks=mesh.get_group("dp")),
+        "numbers": read(data, ranks=mesh, num_ranks=2, rank=mesh.get_local_rank("dp")),
+        "sync": read(data, ranks=mesh, even="sync", filters=[("id", "<", 100)]),
+        "counted": read(data, ranks=pipeline, **counted),
+        "counted in a slice": read(data, ranks=mesh["dp"], **counted),
+        "manifest": read(data, ranks=pipeline, manifest=f"{data}_manifest.parquet"),
+        "no dp": failure(lambda: made(data, ranks=other)),
+        "unknown": failure(lambda: made(data, ranks=Mesh(mesh, dims=("data",)))),
+        "other size": failure(lambda: made(data, ranks=mesh, num_ranks=4, rank=rank)),
+        "peers differ": failure(lambda: next(iter(made(data, ranks=mesh, batch_size=8 + rank % 2)[0]))),
+        "another rank": failure(lambda: made(data, ranks=mesh, num_ranks=2, rank=1 - mesh.get_local_rank("dp"))),
         "local rank": failure(lambda: next(iter(made(data, num_ranks=4, rank=rank % 2)[0]))),
         "no mesh": failure(lambda: next(iter(made(data, num_ranks=2, rank=rank // 2)[0]))),
-        "sent away": failure(lambda: pickle.dumps(made(data, device_mesh=mesh)[1])),
+        "sent away": failure(lambda: pickle.dumps(made(data, ranks=mesh)[1])),
     }
 
 
@@ -91,19 +91,19 @@ def flattened(data: str) -> dict[str, Any]:
     batches = init_device_mesh("cpu", (1, 2, 2, 1), mesh_dim_names=("pp", "batch", "cp", "tp"))
     other = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dpo", "data"))
     return {
-        "whole": read(data, device_mesh=mesh),
-        "dp": read(data, device_mesh=data_parallel),
-        "experts": read(data, device_mesh=experts),
-        "said to differ": read(data, device_mesh=joined, dp_mesh_dims=("dp_cp",)),
-        "sharded": read(data, device_mesh=dense, dp_mesh_dims=("dp_replicate", "fsdp")),
-        "replicated": read(data, device_mesh=dense, dp_mesh_dims=("dp_replicate",)),
-        "batch": read(data, device_mesh=batches, dp_mesh_dims=("batch",)),
-        "dp_cp": failure(lambda: made(data, device_mesh=joined)),
-        "dp_shard_cp": failure(lambda: made(data, device_mesh=sharded)),
-        "both": failure(lambda: made(data, device_mesh=replicated)),
-        "fsdp": failure(lambda: made(data, device_mesh=dense)),
-        "no dp": failure(lambda: made(data, device_mesh=batches)),
-        "dpo": failure(lambda: made(data, device_mesh=other)),
+        "whole": read(data, ranks=mesh),
+        "dp": read(data, ranks=data_parallel),
+        "experts": read(data, ranks=experts),
+        "said to differ": read(data, ranks=Mesh(joined, dims=("dp_cp",))),
+        "sharded": read(data, ranks=Mesh(dense, dims=("dp_replicate", "fsdp"))),
+        "replicated": read(data, ranks=Mesh(dense, dims=("dp_replicate",))),
+        "batch": read(data, ranks=Mesh(batches, dims=("batch",))),
+        "dp_cp": failure(lambda: made(data, ranks=joined)),
+        "dp_shard_cp": failure(lambda: made(data, ranks=sharded)),
+        "both": failure(lambda: made(data, ranks=replicated)),
+        "fsdp": failure(lambda: made(data, ranks=dense)),
+        "no dp": failure(lambda: made(data, ranks=batches)),
+        "dpo": failure(lambda: made(data, ranks=other)),
     }
 
 
@@ -115,12 +115,12 @@ def partial(data: str) -> dict[str, Any]:
     if dist.get_rank() == 2:
         return {
             "rows": read(data, num_ranks=1, rank=0),
-            "outside": failure(lambda: made(data, process_group=group)),
+            "outside": failure(lambda: made(data, ranks=group)),
             "late": time.sleep(4),
         }
     return {
-        "rows": read(data, process_group=group),
-        "late": failure(lambda: next(iter(made(data, device_mesh=mesh, timeout=1.5)[0]))),
+        "rows": read(data, ranks=group),
+        "late": failure(lambda: next(iter(made(data, ranks=mesh, timeout=1.5)[0]))),
     }
 
 
@@ -147,7 +147,7 @@ def detected(data: str) -> dict[str, Any]:
     _, dataset = made(data)
     workers = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn")
     found["workers"] = [int(row) for batch in workers for row in batch["id"]]
-    _, dataset = made(data, device_mesh=init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "dp")))
+    _, dataset = made(data, ranks=init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "dp")))
     workers = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
     found["workers of a mesh"] = [int(row) for batch in workers for row in batch["id"]]
     return found
@@ -158,12 +158,12 @@ def accelerated(data: str) -> dict[str, Any]:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    found = {"given": read(data, accelerator=accelerator), "state": read(data)}
-    found["source"] = made(data, accelerator=accelerator)[1].world.source
-    found["other size"] = failure(lambda: made(data, accelerator=accelerator, num_ranks=4, rank=0))
+    found = {"given": read(data, ranks=accelerator), "state": read(data)}
+    found["source"] = made(data, ranks=accelerator)[1].world.source
+    found["other size"] = failure(lambda: made(data, ranks=accelerator, num_ranks=4, rank=0))
     # What Accelerator(parallelism_config=ParallelismConfig(tp_size=2)) does, which needs transformers.
     accelerator.state.device_mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-    found["tensor parallel"] = read(data, accelerator=accelerator)
+    found["tensor parallel"] = read(data, ranks=accelerator)
     return found
 
 

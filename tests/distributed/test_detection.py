@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_dataloader_utils import ShardingError, StructuredDataset
+from tests.one_mesh import OneMesh
+from torch_dataloader_utils import Mesh, ShardingError, StructuredDataset
 from torch_dataloader_utils.distributed.ranks import World, _warn_once, agreed_world, resolve_world
 from torch_dataloader_utils.errors import OptionError
 
@@ -260,22 +261,49 @@ def test_another_rank_than_the_launchers_is_told(
 # ------------------------------------------------------------------------------------------------ options and copies
 
 
-def test_options_that_exclude_each_other(data: Path) -> None:
+@pytest.mark.parametrize("given", ["dp", True, 4, object(), {"dims": ["dp"]}, {"mesh": "dp"}])
+def test_what_names_no_ranks_is_refused(given: Any, data: Path) -> None:
+    with pytest.raises(
+        OptionError, match=r"a process group, a DeviceMesh|mesh is missing|expected a torch\S* DeviceMesh"
+    ):
+        made(data, ranks=given)
+
+
+def test_a_number_of_ranks_is_another_option(data: Path) -> None:
+    with pytest.raises(OptionError, match=r"ranks=4: expected a process group.* The number of ranks is num_ranks\."):
+        made(data, ranks=4)
+
+
+@pytest.mark.parametrize("dims", ["dp", 3, ["dp", 3]])
+def test_dimensions_are_names(dims: Any) -> None:
+    with pytest.raises(OptionError, match=r"Mesh: dims=.*: expected a list of names of dimensions, such as \['dp'\]"):
+        Mesh(OneMesh(), dims=dims)
+
+
+def test_a_mesh_is_a_value_or_a_dict(data: Path) -> None:
+    mesh = OneMesh()
+    assert Mesh(mesh, dims=["data"]).dims == ("data",)
+    with pytest.raises(OptionError, match=r"name the data-parallel ones, such as ranks=Mesh\(mesh, dims=\['data'\]\)"):
+        made(data, ranks=mesh)
+    for given in (Mesh(mesh, dims=["data"]), {"mesh": mesh, "dims": ["data"]}):
+        assert made(data, ranks=given)[1].world == World(2, 1, "mesh (data)", given=True)
+    assert made(data, ranks=Mesh(mesh, dims=()))[1].world == World(1, 0, "mesh", given=True)
+
+
+@pytest.mark.parametrize(("num_ranks", "rank"), [(4, 1), (2, 0)])
+def test_numbers_that_differ_from_the_ranks_are_refused(num_ranks: int, rank: int, data: Path) -> None:
     accelerator = SimpleNamespace(num_processes=2, process_index=1)
-    with pytest.raises(OptionError, match="process_group and accelerator were given"):
-        made(data, accelerator=accelerator, process_group=object())
-    with pytest.raises(OptionError, match="without device_mesh"):
-        made(data, dp_mesh_dims=("dp",))
-    with pytest.raises(OptionError, match="expected names of dimensions"):
-        made(data, dp_mesh_dims="dp")
-    with pytest.raises(OptionError, match=r"expected a torch\.distributed DeviceMesh"):
-        made(data, device_mesh="dp")
-    with pytest.raises(OptionError, match=r"expected an accelerate\.Accelerator"):
-        made(data, accelerator=True)
-    with pytest.raises(ShardingError, match="num_ranks=4, but accelerator has 2 rank"):
-        made(data, accelerator=accelerator, num_ranks=4, rank=0)
-    with pytest.raises(ShardingError, match=r"torch\.distributed is not initialised"):
-        made(data, process_group=object())
+    for given, source in ((accelerator, "accelerator"), (Mesh(OneMesh(), dims=["data"]), r"mesh \(data\)")):
+        with pytest.raises(
+            OptionError, match=rf"num_ranks={num_ranks}, rank={rank} with ranks: by its {source}, .* rank 1 of 2\."
+        ):
+            made(data, ranks=given, num_ranks=num_ranks, rank=rank)
+    assert made(data, ranks=accelerator, num_ranks=2, rank=1)[1].world.rank == 1
+
+
+def test_a_group_needs_torch_distributed(data: Path) -> None:
+    with pytest.raises(ShardingError, match=r"ranks is a process group, but torch\.distributed is not initialised"):
+        made(data, ranks=torch.distributed.ProcessGroup(0, 2))
 
 
 def test_a_dataset_sent_elsewhere_takes_its_rank_there_or_says_why_not(
@@ -286,15 +314,15 @@ def test_a_dataset_sent_elsewhere_takes_its_rank_there_or_says_why_not(
     set_all(monkeypatch, LAUNCHERS["RANK and WORLD_SIZE"])
     assert len(ids(pickle.loads(pickle.dumps(dataset)))) == ROWS // 2
     accelerator = SimpleNamespace(num_processes=2, process_index=1)  # as an Accelerator tells its rank
-    _, dataset = made(data, accelerator=accelerator)
+    _, dataset = made(data, ranks=accelerator)
     assert dataset.world == World(2, 1, "accelerator", given=True)
     for copied in (pickle.dumps, copy.deepcopy):
         with pytest.raises(
-            ShardingError, match=r"accelerator cannot be sent to another process: .*Leave out accelerator \(detects"
+            ShardingError, match=r"ranks cannot be sent to another process: .*Leave out ranks \(detects"
         ):
             copied(dataset)
-    _, dataset = made(data, accelerator=accelerator, num_ranks=2, rank=0)
-    assert pickle.loads(pickle.dumps(dataset)).world == World(2, 0, "the arguments", given=True)
+    _, dataset = made(data, ranks=accelerator, num_ranks=2, rank=1)
+    assert pickle.loads(pickle.dumps(dataset)).world == World(2, 1, "the arguments", given=True)
 
 
 @pytest.mark.slow

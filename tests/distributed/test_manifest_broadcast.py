@@ -102,7 +102,7 @@ def groups(folder: str, rank: int) -> dict[str, Any]:
     if rank == 0:
         alone = made(folder, manifest=f"counted://{folder}/alone_m.parquet", num_ranks=1, rank=0)
         return {"alone": alone}
-    return {"group": made(folder, process_group=group)}
+    return {"group": made(folder, ranks=group)}
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def test_meshes_of_four_processes(data: str, tmp_path: Path) -> None:
         "named": [0, 1, 0, 1],
         "all alike": [0, 0, 0, 0],
         "group": [0, 0, 1, 1],
-        "numbers": [1, 1, 0, 0],
+        "numbers": [0, 0, 1, 1],
         "manifest": [0, 1, 0, 1],
     }
     for name, expected in ranks.items():
@@ -72,15 +72,16 @@ def test_meshes_of_four_processes(data: str, tmp_path: Path) -> None:
         assert not {*first} & {*second}
     words = {
         "no dp": [
-            "OptionError: device_mesh has the dimensions ('model', 'data'), and none of their names has the part dp"
+            "OptionError: ranks: mesh has the dimensions ('model', 'data'), and none of their names has the part dp",
+            "such as ranks=Mesh(mesh, dims=['data'])",
         ],
-        "unknown": ["OptionError: dp_mesh_dims=('data',): device_mesh has the dimensions ('dp', 'tp')"],
-        "other size": ["ShardingError: num_ranks=4, but device_mesh (dp) has 2 rank(s)"],
+        "unknown": ["OptionError: Mesh: dims=['data']: mesh has the dimensions ('dp', 'tp')"],
+        "other size": ["OptionError: num_ranks=4, rank=", " with ranks: by its mesh (dp), this process is rank "],
+        "another rank": ["OptionError: num_ranks=2, rank=", " of 2. Leave out num_ranks and rank, or leave out ranks."],
         "peers differ": ["PlanMismatchError: ", "options of ranks 0, 0, 1, 1"],
-        "one rank": ["PlanMismatchError: rank 0 was given to more than 2 processes", "ranks 0, 0, 0, 0"],
         "local rank": ["PlanMismatchError: rank 0, 1 was given more than once", "Pass the global rank"],
-        "no mesh": ["PlanMismatchError: 4 processes take part, but passed num_ranks=2, 2, 2, 2", "device_mesh=mesh"],
-        "sent away": ["ShardingError: device_mesh cannot be sent to another process", "pass num_ranks and rank"],
+        "no mesh": ["PlanMismatchError: 4 processes take part, but passed num_ranks=2, 2, 2, 2", "ranks=mesh"],
+        "sent away": ["ShardingError: ranks cannot be sent to another process", "pass num_ranks and rank"],
     }
     for process in found:
         for name, expected in words.items():
@@ -104,11 +105,11 @@ def test_context_parallel_peers_of_flattened_meshes_read_the_same_rows(data: str
         check([process[name] for process in found], expected)
     words = {
         "dp_cp": "'dp_cp' joins data-parallel processes with such as read the same rows: pass a mesh that has them",
-        "dp_shard_cp": "or dp_mesh_dims=('dp_shard_cp',) with device_mesh",
-        "both": "or dp_mesh_dims=('dp_replicate', 'dp_shard_cp') with device_mesh",
-        "fsdp": "pass dp_mesh_dims=('dp_replicate', 'fsdp') with device_mesh if they read different ones, or",
-        "no dp": "none of their names has the part dp: name the data-parallel ones, such as dp_mesh_dims=('batch',)",
-        "dpo": "device_mesh has the dimensions ('dpo', 'data'), and none of their names has the part dp",
+        "dp_shard_cp": "or ranks=Mesh(mesh, dims=['dp_shard_cp']), if all",
+        "both": "or ranks=Mesh(mesh, dims=['dp_replicate', 'dp_shard_cp']), if all",
+        "fsdp": "pass ranks=Mesh(mesh, dims=['dp_replicate', 'fsdp']) if they read different ones, or",
+        "no dp": "has the part dp: name the data-parallel ones, such as ranks=Mesh(mesh, dims=['batch'])",
+        "dpo": "mesh has the dimensions ('dpo', 'data'), and none of their names has the part dp",
     }
     for process in found:
         for name, expected_words in words.items():
@@ -164,4 +165,4 @@ def test_accelerate(data: str, tmp_path: Path) -> None:
     check([process["tensor parallel"] for process in found], [0, 0])
     for process in found:
         assert process["source"] == "accelerator"
-        assert "num_ranks=4, but accelerator has 2 rank(s)" in process["other size"]["error"]
+        assert "num_ranks=4, rank=0 with ranks: by its accelerator, this" in process["other size"]["error"]

@@ -139,6 +139,6 @@ def test_positions_of_peers_that_share_ranks() -> None:
     assert find_mismatch([first, second, first, second], 2) is None
     assert "rank 1 was given to more than 2 processes" in str(find_mismatch([first, second, second, second], 2))
     assert "expected num_ranks=4" in str(find_mismatch([first, first, second, second]))
-    assert "device_mesh" in str(find_mismatch([first, first, second, second]))
+    assert "ranks=mesh" in str(find_mismatch([first, first, second, second]))
     other = RankReport(1, 2, 0, 8, 9)
     assert "same files" in str(find_mismatch([first, first, second, other], 2))

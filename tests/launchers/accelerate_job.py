@@ -48,7 +48,7 @@ def every_way():
     assert accelerator.prepare(loader) is loader
     assert accelerator.prepare(loader) is loader
     found["twice"] = epochs(loader, dataset, 0, 5)
-    loader, dataset = make(accelerator=accelerator)
+    loader, dataset = make(ranks=accelerator)
     found["given"] = epochs(accelerator.prepare(loader), dataset, 0, 5)
     found["plain"] = epochs(*make(), 0, 5)
 
@@ -113,7 +113,7 @@ def misused(accelerator):
     return [
         error_of(lambda: next(iter(accelerator.prepare(DataLoader(dataset, batch_size=None))))),
         error_of(lambda: next(iter(shards.prepare(DataLoader(dataset, batch_size=8))))),
-        error_of(lambda: make(accelerator=split)),
+        error_of(lambda: make(ranks=split)),
     ]
 
 

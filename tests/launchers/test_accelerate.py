@@ -240,11 +240,11 @@ def test_batches_go_to_the_device(data: str, accelerator: Any, monkeypatch: Any)
     loader, dataset = make(data)
     assert {batch["id"].device.type for batch in accelerator.prepare(loader)} == {"meta"}
     assert next(iter(dataset))["id"].is_meta
-    assert next(iter(make(data, accelerator=accelerator)[0]))["id"].is_meta
+    assert next(iter(make(data, ranks=accelerator)[0]))["id"].is_meta
     assert not next(iter(make(data)[0]))["id"].is_meta
     accelerator.device_placement = False
     assert not next(iter(accelerator.prepare(make(data)[0])))["id"].is_meta
-    assert not next(iter(make(data, accelerator=accelerator)[0]))["id"].is_meta
+    assert not next(iter(make(data, ranks=accelerator)[0]))["id"].is_meta
 
 
 def test_device_of_the_loader_and_of_the_accelerator(data: str, accelerator: Any, monkeypatch: Any) -> None:
@@ -257,7 +257,7 @@ def test_device_of_the_loader_and_of_the_accelerator(data: str, accelerator: Any
     with pytest.raises(OptionError, match="device='cpu', but the accelerator puts batches on its own device, 'meta'"):
         accelerator.prepare(make(data, device="cpu")[0])
     with pytest.raises(OptionError, match="Leave out device"):
-        make(data, device="cpu", accelerator=accelerator)
+        make(data, device="cpu", ranks=accelerator)
     accelerator.device_placement = False
     assert not next(iter(accelerator.prepare(make(data, device="cpu")[0])))["id"].is_meta
 
@@ -321,7 +321,7 @@ def test_settings_of_an_accelerator_that_do_not_come_into_it(
     data: str, caplog: Any, accelerator: Any, given: bool
 ) -> None:
     def prepared() -> None:
-        loader, _ = make(data, accelerator=accelerator) if given else make(data)
+        loader, _ = make(data, ranks=accelerator) if given else make(data)
         assert accelerator.prepare(loader) is loader
         assert accelerator._dataloaders[-1] is loader
         assert accelerator.prepare(loader) is loader

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import torch_dataloader_utils
+from tests.one_mesh import OneMesh
 from torch_dataloader_utils import (
     Buckets,
     CombinedDataset,
     Fill,
     IcebergDataset,
+    Mesh,
     Pack,
     Rotate,
     Sample,
@@ -31,6 +34,7 @@ from torch_dataloader_utils.options import Call, option_defaults, parse_call, pa
 from torch_dataloader_utils.options.keywords import _HINTS, _OF_COMBINE, _SYNONYMS
 
 KNOWN = sorted(option_defaults())
+MESH, ACCELERATOR = OneMesh(("dp",)), SimpleNamespace(num_processes=2, process_index=1)
 
 
 def error_of(name: str) -> str:
@@ -226,6 +230,22 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
             f"transform={print!r}, transform_rows='any', transform_format='numpy' are now "
             "transform=Transform(print, rows='any', format='numpy')",
         ),
+        (
+            {"device_mesh": MESH, "dp_mesh_dims": ["dp"]},
+            f"device_mesh={MESH!r}, dp_mesh_dims=['dp'] are now ranks=Mesh(mesh, dims=['dp'])",
+        ),
+        ({"dp_mesh_dims": ()}, "dp_mesh_dims=() is now ranks=Mesh(mesh, dims=())"),
+        ({"device_mesh": MESH}, f"device_mesh={MESH!r} is now ranks=mesh"),
+        (
+            {"ranks": Mesh(MESH), "dp_mesh_dims": ["dp"]},
+            f"ranks=Mesh({MESH!r}), dp_mesh_dims=['dp'] are now ranks=Mesh(mesh, dims=['dp'])",
+        ),
+        ({"process_group": ACCELERATOR}, f"process_group={ACCELERATOR!r} is now ranks=group"),
+        (
+            {"accelerator": ACCELERATOR, "process_group": None},
+            f"accelerator={ACCELERATOR!r}, process_group=None are now ranks=accelerator",
+        ),
+        ({"process_group": None}, "process_group=None is now ranks=None"),
         ({"fill_values": {"a": 0}}, "fill_values={'a': 0} is now nulls=Fill({'a': 0})"),
         (
             {"nulls": "fill", "fill_values": {"a": 0}},
@@ -264,6 +284,7 @@ def test_a_retired_keyword_says_what_the_call_is_now(given: dict[str, Any], now:
     assert str(caught.value) == now
     text = now.partition(" now ")[2]
     names = {name: getattr(torch_dataloader_utils, name) for name in torch_dataloader_utils.__all__}
+    names |= {"mesh": MESH, "group": ACCELERATOR, "accelerator": ACCELERATOR}
     rest = {name: item for name, item in given.items() if name == "num_workers"}
     keywords = {**eval(f"dict({text})", names), **rest}
     parse_call(call, "db.t", keywords) if call == "iceberg" else parse_options(keywords, call)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,8 @@ from torch_dataloader_utils.errors import (
     UnknownValueError,
     UnsupportedTypeError,
 )
+
+ALONE = SimpleNamespace(num_processes=1, process_index=0)  # as an Accelerator of one process
 
 
 @dataclass(frozen=True)
@@ -334,7 +337,7 @@ CALLS: dict[str, Failing] = {
     "another device": Failing({"device": "meta"}),
     "rank without num_ranks": Failing({"rank": 0}),
     "num_ranks without rank": Failing({"num_ranks": 2}),
-    "dp_mesh_dims without a mesh": Failing({"dp_mesh_dims": ("dp",)}),
+    "ranks and other numbers": Failing({"ranks": ALONE, "num_ranks": 2, "rank": 0}),
     "valid_key that is a column": Failing({"valid_key": "id", "last_batch": "pad"}),
     "last_batch with canonical ranks": Failing({"last_batch": "pad", "canonical_ranks": 2, "batch_size": 4}),
     "canonical_ranks under a filter": Failing({"canonical_ranks": 2, **FILTER}, CountsRequiredError),

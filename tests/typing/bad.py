@@ -34,6 +34,7 @@ Subsets({"train": 1}, unit="rows")  # error: Literal['segment']
 StructuredDataset.create_dataloader("data/", subset="train")  # error: SubsetLike | None
 Pack(2048, method="wraps")  # error: Literal['wrap']
 Pack(2048, ["ids"])  # error: Expected 1 positional argument
+StructuredDataset.create_dataloader("data/", ranks=4)  # error: "Literal[4]" is not assignable
 Sync(evry=4)  # error: No parameter named "evry"
 Sync().every = 4  # error: Attribute "every" is read-only
 Strided("rows")  # error: Literal['row']

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any, Literal, assert_type
 
 import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch.distributed.device_mesh import init_device_mesh
 
 from torch_dataloader_utils import (
     Batch,
@@ -16,6 +19,7 @@ from torch_dataloader_utils import (
     DataFile,
     Fill,
     IcebergDataset,
+    Mesh,
     Order,
     Pack,
     PlanShape,
@@ -143,6 +147,13 @@ processes = Processes(persistent=False, context="fork")
 StructuredDataset.create_dataloader("data/", num_workers=2, worker_mode=processes)
 StructuredDataset.create_dataloader("data/", transform=Transform(rows_of, rows="any", format="numpy"))
 StructuredDataset.create_dataloader("data/", transform=[rows_of, rows_of])
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tp"))
+StructuredDataset.create_dataloader("data/", ranks=mesh)
+StructuredDataset.create_dataloader("data/", ranks=mesh["data"])
+StructuredDataset.create_dataloader("data/", ranks=Mesh(mesh, dims=["data"]))
+StructuredDataset.create_dataloader("data/", ranks=mesh.get_group("data"))
+StructuredDataset.create_dataloader("data/", ranks=dist.group.WORLD)
+StructuredDataset.create_dataloader("data/", ranks=Accelerator())
 sides = Subsets({"train": 0.8, "val": 0.2}, by="user", unit="row")
 StructuredDataset.create_dataloader("data/", subset=sides["train"], fraction=Sample(0.1, seed=3), limit=8)
 StructuredDataset.create_dataloader("data/", subset={"name": "val", "of": sides.shares}, fraction=0.1)

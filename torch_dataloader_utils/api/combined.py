@@ -25,7 +25,7 @@ from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.typing import *
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_OF_RANKS = frozenset(("num_ranks", "process_group", "device_mesh", "accelerator"))
+_OF_RANKS = frozenset(("num_ranks", "ranks"))
 _CHOOSES = frozenset({"sharding", "canonical_ranks", *(item.name for item in fields(MixOptions))})
 _MADE = (StructuredLoader, LoaderDataset)
 _PATHS = (str, os.PathLike)
@@ -143,10 +143,7 @@ def combine(
     split_strategy: Any = None,
     num_ranks: int | None = None,
     rank: int | None = None,
-    process_group: Any = None,
-    device_mesh: Any = None,
-    dp_mesh_dims: Sequence[str] | None = None,
-    accelerator: Any = None,
+    ranks: RanksLike | None = None,
     sharding: ShardingLike = "interleave",
     canonical_ranks: int | None = None,
     even: EvenLike = "none",
@@ -202,10 +199,7 @@ def combine(
         split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
         num_ranks: the number of ranks that share the rows; None detects it.
         rank: this process's global rank; give it together with num_ranks.
-        process_group: the torch.distributed process group whose members are the ranks.
-        device_mesh: the DeviceMesh whose data-parallel places are the ranks.
-        dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
-        accelerator: the accelerate.Accelerator whose processes are the ranks.
+        ranks: the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...).
         sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
         even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).

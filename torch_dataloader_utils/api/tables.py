@@ -67,10 +67,7 @@ class TableDataset(SnapshotDataset):
         split_strategy: Any = None,
         num_ranks: int | None = None,
         rank: int | None = None,
-        process_group: Any = None,
-        device_mesh: Any = None,
-        dp_mesh_dims: Sequence[str] | None = None,
-        accelerator: Any = None,
+        ranks: RanksLike | None = None,
         sharding: ShardingLike = "interleave",
         canonical_ranks: int | None = None,
         even: EvenLike = "none",
@@ -127,10 +124,7 @@ class TableDataset(SnapshotDataset):
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
             num_ranks: the number of ranks that share the rows; None detects it.
             rank: this process's global rank; give it together with num_ranks.
-            process_group: the torch.distributed process group whose members are the ranks.
-            device_mesh: the DeviceMesh whose data-parallel places are the ranks.
-            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
-            accelerator: the accelerate.Accelerator whose processes are the ranks.
+            ranks: the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...).
             sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
             even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
@@ -224,10 +218,7 @@ class IcebergDataset(TableDataset):
         split_strategy: Any = None,
         num_ranks: int | None = None,
         rank: int | None = None,
-        process_group: Any = None,
-        device_mesh: Any = None,
-        dp_mesh_dims: Sequence[str] | None = None,
-        accelerator: Any = None,
+        ranks: RanksLike | None = None,
         sharding: ShardingLike = "interleave",
         canonical_ranks: int | None = None,
         even: EvenLike = "none",
@@ -300,10 +291,7 @@ class IcebergDataset(TableDataset):
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
             num_ranks: the number of ranks that share the rows; None detects it.
             rank: this process's global rank; give it together with num_ranks.
-            process_group: the torch.distributed process group whose members are the ranks.
-            device_mesh: the DeviceMesh whose data-parallel places are the ranks.
-            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
-            accelerator: the accelerate.Accelerator whose processes are the ranks.
+            ranks: the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...).
             sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
             even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
@@ -409,10 +397,7 @@ class DeltaDataset(SnapshotDataset):
         split_strategy: Any = None,
         num_ranks: int | None = None,
         rank: int | None = None,
-        process_group: Any = None,
-        device_mesh: Any = None,
-        dp_mesh_dims: Sequence[str] | None = None,
-        accelerator: Any = None,
+        ranks: RanksLike | None = None,
         sharding: ShardingLike = "interleave",
         canonical_ranks: int | None = None,
         even: EvenLike = "none",
@@ -477,10 +462,7 @@ class DeltaDataset(SnapshotDataset):
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
             num_ranks: the number of ranks that share the rows; None detects it.
             rank: this process's global rank; give it together with num_ranks.
-            process_group: the torch.distributed process group whose members are the ranks.
-            device_mesh: the DeviceMesh whose data-parallel places are the ranks.
-            dp_mesh_dims: the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ....
-            accelerator: the accelerate.Accelerator whose processes are the ranks.
+            ranks: the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...).
             sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
             even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).

@@ -105,7 +105,7 @@ def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -
         return (
             f"{len(reports)} processes take part, but passed num_ranks={listed(p.num_ranks for p in reports)}: "
             f"expected num_ranks={expected} on each. (For a loader that only one process uses, pass num_ranks=1, "
-            "rank=0. For processes that read the same rows, such as tensor-parallel ones, pass device_mesh=mesh.)"
+            "rank=0. For processes that read the same rows, such as tensor-parallel ones, pass ranks=mesh.)"
         )
     each = len(reports) // expected
     times = Counter(report.rank for report in reports)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.distributed.ranks import World, initialized_distributed, world_of_torch
 from torch_dataloader_utils.errors import OptionError, ShardingError
-from torch_dataloader_utils.printing import shown
 
 # Parts of the names of a mesh's dimensions. Peers in these read the same rows; those of a joined dimension, such as
 # torchtitan's and NeMo's "dp_shard_cp", must read neither all the same rows nor all different ones.
@@ -48,6 +48,24 @@ def peers_or_job(peers: Peers | None) -> Peers:
     return known
 
 
+def is_group(given: Any) -> bool:
+    """Whether it is a process group of torch.distributed, or what a process gets that is in none."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available():
+        return False
+    return isinstance(given, dist.ProcessGroup) or given is dist.GroupMember.NON_GROUP_MEMBER
+
+
+def is_mesh(given: Any) -> bool:
+    """Whether it is a DeviceMesh, or a slice of one."""
+    return hasattr(given, "get_local_rank")
+
+
+def is_accelerator(given: Any) -> bool:
+    """Whether it is an `accelerate.Accelerator`."""
+    return hasattr(given, "num_processes") and hasattr(given, "process_index")
+
+
 def peers_of_group(group: Any) -> Peers:
     """The processes of a process group, each with its own rank.
 
@@ -57,15 +75,15 @@ def peers_of_group(group: Any) -> Peers:
     dist = initialized_distributed()
     if dist is None:
         raise ShardingError(
-            "process_group was given, but torch.distributed is not initialised in this process: call "
+            "ranks is a process group, but torch.distributed is not initialised in this process: call "
             "init_process_group first."
         )
     if dist.get_rank(group) < 0:
         raise ShardingError(
-            f"process_group was given, but process {dist.get_rank()} is not one of its members: create the loader on "
+            f"ranks is a process group, but process {dist.get_rank()} is not one of its members: create the loader on "
             "its members only."
         )
-    world = World(dist.get_world_size(group), dist.get_rank(group), "process_group", given=True)
+    world = World(dist.get_world_size(group), dist.get_rank(group), "process group", given=True)
     return Peers(world, tuple(dist.get_process_group_ranks(group)), (group,))
 
 
@@ -77,41 +95,37 @@ def peers_of_mesh(mesh: Any, names: Sequence[str] | None) -> Peers:
         names: of the data-parallel dimensions; None for those that have the part "dp" in their names.
 
     Raises:
-        OptionError: it is no such mesh, has no such dimensions, or some whose names do not tell.
+        OptionError: it has no such dimensions, or some whose names do not tell.
         ShardingError: this process is not in the mesh.
     """
-    if not hasattr(mesh, "get_local_rank"):
-        raise OptionError(f"device_mesh={shown(mesh)}: expected a torch.distributed DeviceMesh.")
     dims = _dims_named(mesh, names)
     if mesh.get_coordinate() is None:
         raise ShardingError(
-            f"this process is not in the device_mesh of processes {mesh.mesh.tolist()}: create the loader on its "
+            f"ranks: this process is not in the mesh of processes {mesh.mesh.tolist()}: create the loader on its "
             "processes only."
         )
     chosen = [mesh.mesh_dim_names[dim] for dim in dims] if mesh.mesh_dim_names else []
-    return _peers_along(mesh, dims, f"device_mesh ({', '.join(chosen)})" if chosen else "device_mesh")
+    return _peers_along(mesh, dims, f"mesh ({', '.join(chosen)})" if chosen else "mesh")
 
 
 def peers_of_accelerator(accelerator: Any) -> Peers:
     """The processes of an `accelerate.Accelerator`. With a mesh, those at one data-parallel coordinate are one rank.
 
     Raises:
-        OptionError: it is no such object.
+        OptionError: the names of its mesh do not tell.
         ShardingError: it knows one process, and there are several.
     """
-    if not (hasattr(accelerator, "num_processes") and hasattr(accelerator, "process_index")):
-        raise OptionError(f"accelerator={shown(accelerator)}: expected an accelerate.Accelerator.")
     mesh = getattr(accelerator, "torch_device_mesh", None)
     if mesh is not None:
-        return _peers_along(mesh, _data_dims(mesh, "accelerator's mesh"), "accelerator")
+        return _peers_along(mesh, _data_dims(mesh, "accelerator.torch_device_mesh"), "accelerator")
     world = World(accelerator.num_processes, accelerator.process_index, "accelerator", given=True)
     job = job_peers()
     if job is None:
         return Peers(world, (world.rank,), ())
     if len(job.members) != world.num_ranks:
         raise ShardingError(
-            f"accelerator has {world.num_ranks} process(es), but torch.distributed has {len(job.members)}: create the "
-            "Accelerator after init_process_group, or pass num_ranks and rank."
+            f"ranks: accelerator has {world.num_ranks} process(es), but torch.distributed has {len(job.members)}: "
+            "create the Accelerator after init_process_group, or pass num_ranks and rank."
         )
     return Peers(world, job.members, job.groups)
 
@@ -122,21 +136,26 @@ def _dims_named(mesh: Any, wanted: Sequence[str] | None) -> tuple[int, ...]:
     if names is None and mesh.ndim == 1 and wanted is None:
         return (0,)
     if wanted is None or names is None:
-        dims = _data_dims(mesh, "device_mesh")
+        dims = _data_dims(mesh, "mesh")
         if dims:
             return dims
         likely = next((name for name in names if not _SAME_ROWS & set(_parts(name))), names[0])
         raise OptionError(
-            f"device_mesh has the dimensions {names!r}, and none of their names has the part dp: name the "
-            f"data-parallel ones, such as dp_mesh_dims=({likely!r},), or pass () if all processes read the same rows."
+            f"ranks: mesh has the dimensions {names!r}, and none of their names has the part dp: name the "
+            f"data-parallel ones, such as ranks=Mesh(mesh, dims=[{likely!r}]), or pass dims=[] if all processes read "
+            "the same rows."
         )
     if not set(wanted) <= set(names):
-        raise OptionError(f"dp_mesh_dims={tuple(wanted)!r}: device_mesh has the dimensions {names!r}.")
+        raise OptionError(f"Mesh: dims={list(wanted)!r}: mesh has the dimensions {names!r}.")
     return tuple(dim for dim, name in enumerate(names) if name in wanted)
 
 
 def _data_dims(mesh: Any, source: str) -> tuple[int, ...]:
     """The numbers of the dimensions whose names say that they are data-parallel.
+
+    Args:
+        mesh: the mesh.
+        source: an expression for it.
 
     Raises:
         OptionError: there are no names, or a name does not tell whether processes along it read the same rows.
@@ -144,26 +163,25 @@ def _data_dims(mesh: Any, source: str) -> tuple[int, ...]:
     names = mesh.mesh_dim_names
     if names is None:
         raise OptionError(
-            f"{source} has {mesh.ndim} dimension(s) without names, so the data-parallel ones are unknown: name them "
-            "with init_device_mesh(..., mesh_dim_names=...)."
+            f"ranks: {source} has {mesh.ndim} dimension(s) without names, so the data-parallel ones are unknown: name "
+            "them with init_device_mesh(..., mesh_dim_names=...)."
         )
     data = tuple(name for name in names if is_data_parallel(name))
     wide = [name for dim, name in enumerate(names) if mesh.size(dim) > 1]  # one process reads the same in any case
-    instead = "" if source == "device_mesh" else " instead of accelerator"
     if joined := [name for name in wide if is_joined(name)]:
         raise OptionError(
-            f"{source} has the dimensions {names!r}, of which {joined[0]!r} joins data-parallel processes with such as "
-            f"read the same rows: pass a mesh that has them apart{instead}, such as device_mesh=mesh['dp'] or the mesh "
-            f"that was flattened; or dp_mesh_dims={data!r} with device_mesh{instead}, if all along them are to read "
+            f"ranks: {source} has the dimensions {names!r}, of which {joined[0]!r} joins data-parallel processes with "
+            f"such as read the same rows: pass a mesh that has them apart, such as ranks={source}['dp'] or the mesh "
+            f"that was flattened; or ranks=Mesh({source}, dims={list(data)!r}), if all along them are to read "
             "different rows."
         )
     unsure = [name for name in wide if not is_data_parallel(name) and _UNSURE & set(_parts(name))]
     if data and unsure:
-        more = tuple(name for name in names if name in data or name in unsure)
+        more = [name for name in names if name in data or name in unsure]
         raise OptionError(
-            f"{source} has the dimensions {names!r}, and the name {unsure[0]!r} does not tell whether processes along "
-            f"it read the same rows: pass dp_mesh_dims={more!r} with device_mesh{instead} if they read different ones, "
-            f"or dp_mesh_dims={data!r} if they read the same."
+            f"ranks: {source} has the dimensions {names!r}, and the name {unsure[0]!r} does not tell whether processes "
+            f"along it read the same rows: pass ranks=Mesh({source}, dims={more!r}) if they read different ones, or "
+            f"dims={list(data)!r} if they read the same."
         )
     return tuple(dim for dim, name in enumerate(names) if name in data)
 

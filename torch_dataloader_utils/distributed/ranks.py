@@ -37,7 +37,7 @@ class World:
         num_ranks: the number of ranks.
         rank: this process's rank, in `[0, num_ranks)`.
         source: where the values are from.
-        given: whether the user set them, by numbers, a group, a mesh or an accelerator.
+        given: whether the user set them, by numbers or by `ranks`.
     """
 
     num_ranks: int

@@ -64,7 +64,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             collate_fn=_as_it_is,
             options=options,  # Lightning expects an attribute for each argument
         )
-        accelerator = options.shard.accelerator
+        accelerator = options.shard.ranks
         if hasattr(accelerator, "prepare_data_loader"):
             accelerator.prepare_data_loader(self)  # only registers it
             self._prepare(accelerator)
@@ -219,7 +219,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
 
     @_is_accelerate_prepared.setter
     def _is_accelerate_prepared(self, _: bool) -> None:
-        # prepare() sets this; a second time if the loader was made with accelerator= or is prepared twice.
+        # prepare() sets this; a second time if the loader was made with ranks=accelerator or is prepared twice.
         accelerator = preparing_accelerator()
         if accelerator is not None and not self._is_prepared:
             self._prepare(accelerator)

@@ -1,14 +1,17 @@
-"""The options that define the ranks and this process's rank."""
+"""`ranks=`: the processes that are the ranks; and this process's rank by numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from torch_dataloader_utils.distributed.peers import (
     Peers,
+    is_accelerator,
+    is_group,
+    is_mesh,
     job_peers,
     peers_of_accelerator,
     peers_of_group,
@@ -16,9 +19,68 @@ from torch_dataloader_utils.distributed.peers import (
 )
 from torch_dataloader_utils.errors import OptionError, ShardingError, leave_out
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.values import Checked, maybe, option, whole
+from torch_dataloader_utils.values import Checked, Value, maybe, option, setting, values, whole
 
-_PEERS = ("process_group", "device_mesh", "accelerator")  # each names the processes that are the ranks
+
+def _dims(name: str, given: Any) -> Sequence[str]:
+    if not isinstance(given, tuple) or not all(isinstance(dim, str) for dim in given):
+        raise OptionError(f"{name}={shown(given)}: expected a list of names of dimensions, such as ['dp'].")
+    return given
+
+
+class Mesh(Value):
+    """Takes the ranks from a mesh of processes: those at one data-parallel coordinate read the same rows.
+
+    Raises:
+        OptionError: it is no mesh, or `dims` are no names.
+    """
+
+    mesh: Any = setting(
+        check=values("a torch.distributed DeviceMesh", is_mesh), doc="the DeviceMesh, or a slice of one", kw_only=False
+    )
+    dims: Sequence[str] | None = setting(
+        default=None,
+        check=maybe(_dims),
+        doc="its data-parallel dimensions; () if all read the same rows; None for those named dp, dp_shard, ...",
+    )
+
+
+class _Group(Protocol):
+    """A torch.distributed process group."""
+
+    def rank(self) -> int: ...
+    def size(self) -> int: ...
+
+
+class _DeviceMesh(Protocol):
+    """A torch.distributed DeviceMesh."""
+
+    def get_local_rank(self, mesh_dim: Any = None) -> int: ...
+
+
+class _Accelerator(Protocol):
+    """An accelerate.Accelerator."""
+
+    @property
+    def num_processes(self) -> int: ...
+    @property
+    def process_index(self) -> int: ...
+
+
+RanksLike: TypeAlias = _Group | _DeviceMesh | _Accelerator | Mesh | Mapping[str, Any]
+
+
+def _ranks(name: str, given: Any) -> Any:
+    """What was given, with a mesh as a value."""
+    if isinstance(given, (Mesh, Mapping)) or is_mesh(given):
+        return Mesh.of(given)
+    if is_group(given) or is_accelerator(given):
+        return given
+    numbers = " The number of ranks is num_ranks." if isinstance(given, int) else ""
+    raise OptionError(
+        f"{name}={shown(given)}: expected a process group, a DeviceMesh, an accelerate.Accelerator, or Mesh(mesh, "
+        f"dims=[...]).{numbers}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +91,12 @@ class RankOptions(Checked):
         None, maybe(whole(1)), doc="the number of ranks that share the rows; None detects it"
     )
     rank: int | None = option(None, maybe(whole(0)), doc="this process's global rank; give it together with num_ranks")
-    process_group: Any = option(None, doc="the torch.distributed process group whose members are the ranks")
-    device_mesh: Any = option(None, doc="the DeviceMesh whose data-parallel places are the ranks")
-    dp_mesh_dims: Sequence[str] | None = option(
-        None, doc="the data-parallel dimensions of device_mesh; None for those named dp, dp_shard, ..."
+    ranks: Any = option(
+        None,
+        maybe(_ranks),
+        given="RanksLike | None",
+        doc="the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...)",
     )
-    accelerator: Any = option(None, doc="the accelerate.Accelerator whose processes are the ranks")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,61 +115,41 @@ class RankOptions(Checked):
             )
 
     def _check_peers(self) -> None:
-        dims = self.dp_mesh_dims
-        if dims is not None and (isinstance(dims, str) or not isinstance(dims, Sequence)):
-            raise OptionError(f"dp_mesh_dims={shown(dims)}: expected names of dimensions, such as ('dp',).")
-        if dims is not None and self.device_mesh is None:
-            raise OptionError(
-                f"dp_mesh_dims={shown(dims)} without device_mesh: they name dimensions of a mesh.",
-                remedies=[leave_out("dp_mesh_dims")],
-            )
-        given = self._given_peers
-        if len(given) > 1:
-            dims_too = [] if dims is None else ["dp_mesh_dims"]
-            raise OptionError(
-                f"{' and '.join(given)} were given, but each defines the ranks.",
-                remedies=[
-                    leave_out(*(each for each in given if each != name), *([] if name == "device_mesh" else dims_too))
-                    for name in given
-                ],
-            )
         peers = self.peers
-        if peers is not None and self.num_ranks not in (None, peers.world.num_ranks):
-            raise ShardingError(
-                f"num_ranks={self.num_ranks}, but {peers.world.source} has {peers.world.num_ranks} rank(s).",
-                remedies=[
-                    leave_out("num_ranks", "rank"),
-                    leave_out(*given, *([] if dims is None else ["dp_mesh_dims"])),
-                ],
+        if peers is None or self.num_ranks is None:
+            return
+        world = peers.world
+        if (self.num_ranks, self.rank) != (world.num_ranks, world.rank):
+            raise OptionError(
+                f"num_ranks={self.num_ranks}, rank={self.rank} with ranks: by its {world.source}, this process is rank "
+                f"{world.rank} of {world.num_ranks}.",
+                remedies=[leave_out("num_ranks", "rank"), leave_out("ranks")],
             )
 
     @property
     def peers(self) -> Peers | None:
-        """The processes named by `process_group`, `device_mesh` or `accelerator`; None if none of them is given."""
-        if self.device_mesh is not None:
-            return peers_of_mesh(self.device_mesh, self.dp_mesh_dims)
-        if self.process_group is not None:
-            return peers_of_group(self.process_group)
-        return None if self.accelerator is None else peers_of_accelerator(self.accelerator)
-
-    @property
-    def _given_peers(self) -> list[str]:
-        return [name for name in _PEERS if getattr(self, name) is not None]
+        """The processes that `ranks` names; None if it is not given."""
+        given = self.ranks
+        if isinstance(given, Mesh):
+            return peers_of_mesh(given.mesh, given.dims)
+        if given is None:
+            return None
+        return peers_of_group(given) if is_group(given) else peers_of_accelerator(given)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The options without group, mesh and accelerator, which are meaningless in another process.
+        """The options without `ranks`, which is meaningless in another process.
 
         A process that this one is starting, such as a worker of torch's DataLoader, has the rank of this one.
 
         Raises:
             ShardingError: a copy for any other process would not know its rank.
         """
-        state = {**vars(self), **dict.fromkeys((*_PEERS, "dp_mesh_dims"))}
-        given, starting = self._given_peers, get_spawning_popen() is not None
-        if given and self.num_ranks is None and not starting:
+        state = {**vars(self), "ranks": None}
+        starting = get_spawning_popen() is not None
+        if self.ranks is not None and self.num_ranks is None and not starting:
             raise ShardingError(
-                f"{given[0]} cannot be sent to another process: pass num_ranks and rank.",
-                remedies=[leave_out(given[0], effect="detects ranks there")],
+                "ranks cannot be sent to another process: pass num_ranks and rank.",
+                remedies=[leave_out("ranks", effect="detects ranks there")],
             )
         job = job_peers()
         if starting and self.num_ranks is None and job is not None:

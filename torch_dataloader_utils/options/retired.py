@@ -207,6 +207,14 @@ def _shuffle(names: Mapping[str, str], given: Given) -> str:
     return f"shuffle={value('Shuffle', None if scope is None else shown(scope), fields)}"
 
 
+def _ranks(names: Mapping[str, str], given: Given) -> str:
+    meant = {name: item for name, item in given.items() if item is not None}
+    if meant.keys() & {"device_mesh", "dp_mesh_dims"}:
+        dims = {} if "dp_mesh_dims" not in meant else {"dims": meant["dp_mesh_dims"]}
+        return f"ranks={value('Mesh', 'mesh', dims)}"
+    return f"ranks={next((names[name] for name in names if name in meant), None)}"
+
+
 RETIRED = (
     Retired("strict_types", {"strict_types": ""}, _strict),
     Retired("strings", {"vocabulary": "values"}, _codes),
@@ -240,6 +248,11 @@ RETIRED = (
         {"shuffle_bytes": "window_bytes", "shuffle_open_splits": "open_splits"},
         _shuffle,
         beside=("shuffle_buffer_size",),
+    ),
+    Retired(
+        "ranks",
+        {"device_mesh": "mesh", "dp_mesh_dims": "dims", "process_group": "group", "accelerator": "accelerator"},
+        _ranks,
     ),
     Retired("even", {"sync_every": "every"}, _sync),
     Retired(
