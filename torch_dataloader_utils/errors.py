@@ -186,7 +186,7 @@ class UnsupportedTypeError(DataLoaderUtilsError, TypeError):
 
 
 class UnsupportedTypeWarning(UserWarning):
-    """Columns have no tensor form, so batches hold Python objects. As an error (`-W error::...`), it refuses them."""
+    """Columns have no tensor form, so batches hold Python objects. A filter can make it an error."""
 
 
 class NullValueError(DataLoaderUtilsError, ValueError):

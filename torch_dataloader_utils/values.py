@@ -244,7 +244,11 @@ class Field:
 
     def stored(self, value: Any, where: str) -> Any:
         """What is stored of a value; raises an OptionError, with `where` as its name, if it cannot be."""
-        return plain(value if self.check is None else checked(where, self.check, value, self.doc))
+        return checked(where, self._plain, value, self.doc)
+
+    def _plain(self, where: str, value: Any) -> Any:
+        value = plain(value)
+        return value if self.check is None else plain(self.check(where, value))
 
     @property
     def is_required(self) -> bool:
@@ -326,7 +330,7 @@ class Value:
         for name, field in self.fields.items():
             if name not in given and field.is_required:
                 raise OptionError(f"{kind}: {name} is missing, {field.doc}: {_call(self)}.")
-            vars(self)[name] = field.stored(plain(given[name]), f"{kind}: {name}") if name in given else field.kept
+            vars(self)[name] = field.stored(given[name], f"{kind}: {name}") if name in given else field.kept
         self.check()
 
     def check(self) -> None:

@@ -120,7 +120,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "no fill value": ("good", {"nulls": {"a": {"kind": "fill"}}}, ValueError, ["Fill", "value is missing"]),
     "stack in a list": ("good", {"stack": ["a"]}, ValueError, ["stack=", "dict", 'such as {"x": ["a", "b"]}']),
     "a share as limit": ("good", {"limit": 0.1}, ValueError, ["limit=0.1", "Use fraction=0.1"]),
-    "rows as fraction": ("good", {"fraction": 10}, ValueError, ["fraction=10", "use limit="]),
+    "rows as fraction": ("good", {"fraction": 10}, ValueError, ["share=10", "use limit="]),
     "format_options in a word": ("good", {"format_options": "x"}, ValueError, ["format_options='x'", "dict"]),
     "a dtype of two sizes": ("good", {"dtypes": {"b": "float"}}, ValueError, ["'float'", "float32", "float64"]),
     "strategy in a word": ("good", {"split_strategy": "x"}, ValueError, ["split_strategy='x'", "generate"]),
@@ -188,7 +188,7 @@ def test_a_fault_in_sql_is_shown_by_its_place(root: Path, filters: str, place: s
 
 def test_a_method_of_the_dataset_is_not_one_of_the_loader(root: Path) -> None:
     loader, _ = StructuredDataset.create_dataloader(str(root / "good"))
-    for name in ("describe", "plan", "plan_page", "rows_of"):
+    for name in ("rows_of", "shard_size"):
         assert not hasattr(loader, name)
         with pytest.raises(AttributeError, match=rf"no attribute '{name}'. The dataset.* has it: dataset\.{name}$"):
             getattr(loader, name)

@@ -441,7 +441,7 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
         ({"batches": "splits", "stop": "all"}, OptionError, "stop='all' with batches='splits'"),
         ({"batches": "splits", "source_key": "s"}, OptionError, "source_key='s' with batches='splits'"),
         ({"rows_per_epoch": 10**6, "weights": Weights(max_repeats=2)}, OptionError, "give at most 190 rows"),
-        ({"sharding": "rotate"}, OptionError, "sharding='rotate' with batches='proportional'.*batches='splits'"),
+        ({"sharding": "rotate"}, OptionError, r"sharding=Rotate\(\) with batches='proportional'.*batches='splits'"),
         ({"canonical_ranks": 4}, OptionError, "canonical_ranks=4 with batches"),
         ({"steps_per_epoch": 4}, OptionError, "set rows_per_epoch to steps x batch_size x ranks"),
         ({"last_batch": "wrap"}, OptionError, "last_batch='wrap' with batches"),

@@ -349,9 +349,12 @@ def test_as_an_error_it_refuses_them(objects: str) -> None:
             make(objects)
 
 
-def test_the_command_line_of_python_makes_it_an_error(objects: str) -> None:
-    code = f"from torch_dataloader_utils import StructuredDataset as S; S.create_dataloader({objects!r})"
-    command = [sys.executable, "-W", "error::torch_dataloader_utils.UnsupportedTypeWarning", "-c", code]
+def test_the_filter_that_its_retired_keyword_names_makes_it_an_error(objects: str) -> None:
+    code = (
+        "import warnings; from torch_dataloader_utils import UnsupportedTypeWarning, stream; "
+        f"warnings.simplefilter('error', UnsupportedTypeWarning); stream({objects!r})"
+    )
+    command = [sys.executable, "-c", code]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "UnsupportedTypeWarning: no tensors for 'words'" in found.stderr

@@ -117,7 +117,7 @@ def test_worker_processes_have_no_torch(folder: str, tmp_path: Path) -> None:
             """
         )
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=True)
     assert done.stdout == "0.0\n"
     assert done.stderr == ""
 

@@ -177,7 +177,9 @@ def test_what_is_no_table(table: Any) -> None:
 
 
 def test_a_catalog_config_that_is_none(tmp_path: Path) -> None:
-    assert "catalog_config" in error_of(lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError)
+    assert "catalog: expected a dict" in error_of(
+        lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError
+    )
     assert "t0ken" not in error_of(lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError)
 
 

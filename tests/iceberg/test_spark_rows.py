@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.iceberg.conftest import QUESTIONS, Question
+from torch_dataloader_utils import Appended
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
@@ -17,7 +18,8 @@ METADATA = ("_row_id", "_last_updated_sequence_number", "_file", "_pos")
 
 def choice(question: Question) -> SnapshotChoice:
     given = question.parameters.get
-    return SnapshotChoice(given("snapshot"), given("ref"), None, given("start"), given("end"))
+    appended = None if given("start") is None else Appended(given("start"), until=given("end"))
+    return SnapshotChoice(given("snapshot"), given("ref"), None, appended)
 
 
 def rows_of(plan: IcebergPlan, planned: PlannedFile, layout: FileLayout) -> pa.Table:

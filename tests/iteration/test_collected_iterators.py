@@ -107,5 +107,7 @@ def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
             """
         )
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=True, timeout=120
+    )
     assert (done.stdout, done.stderr) == ("done\n", "")

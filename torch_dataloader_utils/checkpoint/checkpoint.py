@@ -189,6 +189,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     predicate = identity_of(scan.predicate)
     nulls = options.convert.nulls_text
     order = options.shuffle
+    shuffle = {"": "False", "rows": "True"}.get(order.permutes, order.permutes)
     mixed = [] if options.mixing is None else [", mixed by rows"]
     known = "known" if counts_are_known(source) else UNKNOWN
     components: dict[str, tuple[Sequence[str], str]] = {
@@ -199,7 +200,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "origin": ([source.origin], short(source.origin) or "files"),
         "mixing": ([str(source.parts), *mixed], f"{len(source.parts)} dataset(s){''.join(mixed)}"),
         "splits": (list(_split_texts(splits)), f"{len(splits)} splits"),
-        "shuffle": ([order.permutes], order.permutes or "none"),
+        "shuffle": ([shuffle], shuffle),
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }

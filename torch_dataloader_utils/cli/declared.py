@@ -70,7 +70,7 @@ def words(item: Field[Any]) -> list[str]:
     if isinstance(check, (OneOf, ByColumn)):
         return [str(word) for word in check.allowed if word is not None]
     literals = re.findall(r"""['"](\w+)['"]""", str(item.type))
-    return ["true", "false", *literals] if str(item.type).startswith("bool") else literals
+    return ["true", "false", *literals] if isinstance(item.default, bool) else literals
 
 
 def _parameter(item: Field[Any]) -> Parameter:
@@ -100,7 +100,7 @@ class BareFlags(TyperCommand):
 
 def completed(args: list[str]) -> list[str]:
     """The arguments, with `true` after each option that takes it and has no value of its own."""
-    known = {flag_of(name): item for name, item in declared().items() if str(item.type).startswith("bool")}
+    known = {flag_of(name): item for name, item in declared().items() if isinstance(item.default, bool)}
     out = []
     for place, arg in enumerate(args):
         out.append(arg)

@@ -124,7 +124,8 @@ def _weights(names: Mapping[str, str], given: Given) -> str:
 
 def _filled(given: Any) -> bool:
     """Whether it is a `nulls` whose values `fill_values` had."""
-    return given == "fill" or (isinstance(given, Mapping) and "kind" not in given and "fill" in given.values())
+    words = given.values() if isinstance(given, Mapping) and "kind" not in given else [given]
+    return any(isinstance(word, str) and word == "fill" for word in words)  # what else was given may be an array
 
 
 def _nulls(names: Mapping[str, str], given: Given) -> str:

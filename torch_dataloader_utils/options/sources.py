@@ -123,10 +123,10 @@ AnyPath = str | os.PathLike[str]
 
 
 def _paths(name: str, given: Any) -> Any:
-    """A path or a list of paths, as text."""
+    """A path or a list of paths, as text; whoever opens what is none says what to do with it."""
     if isinstance(given, (list, tuple)):
-        return [path_text(name, item) for item in given]
-    return path_text(name, given)
+        return [_paths(name, item) for item in given]
+    return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
 class SourceValue(Value):
