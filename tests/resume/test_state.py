@@ -15,7 +15,14 @@ import pytest
 import torch
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
-from torch_dataloader_utils import CheckpointMismatchError, OptionError, StructuredDataset, merge_state_dicts
+from torch_dataloader_utils import (
+    CheckpointMismatchError,
+    OptionError,
+    Rotate,
+    Strided,
+    StructuredDataset,
+    merge_state_dicts,
+)
 from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
@@ -45,7 +52,8 @@ def test_the_form(folder: str) -> None:
     assert link["policy"] == "interleave"
     assert link["options"] == {
         "num_ranks": 1, "num_shards": 2, "batch_size": 3, "assignment": "lpt", "sharding": "auto",
-        "canonical_ranks": None, "even": "none", "last_batch": "partial", "buffer_rows": None,
+        "stick_to_shard": False, "full_rotation": False, "shard_batches": False, "split_batches": False,
+        "canonical_ranks": None, "total_shards": None, "even": "none", "last_batch": "partial", "buffer_rows": None,
         "window_bytes": 128 * 2**20, "open_splits": None, "steps_per_epoch": None, "pack_rows": None, "pack_bytes": 0,
         "pack_keyed": False, "sequence_length": 1,
         "levelled": False,
@@ -365,3 +373,29 @@ def test_states_of_numpy_numbers_and_configs(folder: str, stored: Any, options: 
         again = make(folder, **options)
         again.load_state_dict(given)
         assert batches(again) == rest
+
+
+@pytest.mark.parametrize(
+    ("sharding", "held"),
+    [
+        ("interleave", {"sharding": "interleave"}),
+        (Rotate(4, full_rotation=True), {"sharding": "rotate", "total_shards": 4, "full_rotation": True}),
+        (Strided("batch"), {"sharding": "strided", "shard_batches": True}),
+        (Strided("split_batch"), {"sharding": "strided", "split_batches": True}),
+    ],
+    ids=str,
+)
+def test_states_hold_a_policy_as_they_did_before_it_was_a_value(
+    folder: str, sharding: Any, held: dict[str, Any]
+) -> None:
+    given: dict[str, Any] = {"sharding": sharding, "batch_size": 2, "num_ranks": 1, "rank": 0, "num_workers": 0}
+    loader, _ = StructuredDataset.create_dataloader(folder, **given)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    flags = dict.fromkeys(("stick_to_shard", "full_rotation", "shard_batches", "split_batches"), False)
+    expected = {"total_shards": None, **flags, **held}
+    assert {name: state["links"][0]["options"][name] for name in expected} == expected
+    again, _ = StructuredDataset.create_dataloader(folder, **given)
+    again.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in again] == [batch["id"].tolist() for batch in batches]

@@ -98,7 +98,7 @@ def test_an_epoch_is_resumed_under_other_options(folder: str, sharding: Any, cha
 def test_defaults_need_not_be_given_and_states_hold_them(folder: str, sharding: Any) -> None:
     loader = make(folder, sharding=sharding)
     options = loader.state_dict()["links"][0]["options"]
-    assert options["sharding"] == {"kind": NAME, "my_option": 1}
+    assert options["sharding"] == {"policy": NAME, "my_option": 1}
 
 
 def test_a_state_of_a_class_is_not_continued_by_another(folder: str) -> None:

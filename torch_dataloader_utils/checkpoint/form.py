@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, UnknownOptionError
+from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.mixing.curriculum import MOST_PHASES
-from torch_dataloader_utils.options.sharding import settled
 
 VERSION = 1
 SEAL = "digest"  # the key of the digest of all others
@@ -247,14 +246,6 @@ def _fraction(value: Any) -> bool:
     return isinstance(value, str) and len(value) < 1000 and _FRACTION.fullmatch(value) is not None
 
 
-def _sharding(value: Any) -> bool:
-    """A policy's name, or a dict of it and its options."""
-    try:
-        return _word(value) or (_word(value.get("kind")) and settled("sharding", value) is not None)
-    except (AttributeError, OptionError, UnknownOptionError):
-        return False
-
-
 _STATE: dict[str, Check] = {
     "plan_version": _whole(),
     "data": lambda value: _all(value, _word, _list_of(lambda text: isinstance(text, str), 2, 2)),
@@ -273,12 +264,14 @@ _OPTIONS: dict[str, Check] = {
     "canonical_ranks": _maybe(_whole(1, _RANKS)),
     **dict.fromkeys(("batch_size", "global_batch", "sequence_length"), _whole(1)),
     "pack_bytes": _whole(),
-    **dict.fromkeys(("buffer_rows", "window_bytes", "steps_per_epoch", "pack_rows"), _maybe(_whole(1))),
+    **dict.fromkeys(("buffer_rows", "window_bytes", "steps_per_epoch", "total_shards", "pack_rows"), _maybe(_whole(1))),
     "open_splits": lambda value: value in (None, "all") or _whole(1)(value),
-    **dict.fromkeys(("levelled", "pack_keyed"), _flag),
+    **dict.fromkeys(
+        ("stick_to_shard", "full_rotation", "shard_batches", "split_batches", "levelled", "pack_keyed"), _flag
+    ),
     **dict.fromkeys(("assignment", "even", "last_batch", "strategy"), _word),
     "mixing": _mixing,
-    "sharding": _sharding,
+    "sharding": lambda value: _word(value) or (isinstance(value, Mapping) and _word(value.get("policy"))),
 }
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Piece, RankCursor
+from torch_dataloader_utils.options import Rotate, Strided, name_of, split_sharding
 from torch_dataloader_utils.planning.mix_epochs import rest_of_mix
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.plan import Plan
@@ -70,7 +71,7 @@ class Phase:
         """
         names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
         current = replace(current, mixing=None)
-        sharding = _policy_named(self.options["sharding"], current.sharding)
+        sharding = _sharding_of(self.options, current.sharding)
         options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
         return options, self.options["num_ranks"]
 
@@ -90,14 +91,40 @@ def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
     plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _OF_DATA}
     if options.mixing is None:
         del plain["mixing"]  # as in states from before there was any
-    return plain | {"sharding": policy_name(options.sharding), "num_ranks": num_ranks}
+    return plain | _saved_sharding(options) | {"num_ranks": num_ranks}
+
+
+_UNITS: Mapping[str, Literal["batch", "split_batch"]] = {"shard_batches": "batch", "split_batches": "split_batch"}
+
+
+def _saved_sharding(options: PlanOptions) -> dict[str, Any]:
+    """The policy as states hold it: its name, and the options of rotation and of turns each by itself."""
+    rotation = {name: getattr(options.rotation, name) for name in Rotate.fields}
+    turns = {name: options.unit == unit for name, unit in _UNITS.items()}
+    given = options.sharding
+    named = name_of(given) if isinstance(given, (Rotate, Strided)) else policy_name(given)
+    if isinstance(named, Mapping):
+        kind, own = split_sharding(named)
+        named = {"policy": kind, **own}
+    return {**rotation, **turns, "sharding": named}
+
+
+def _sharding_of(saved: Mapping[str, Any], current: Any) -> Any:
+    """The policy of which a state holds what `_saved_sharding` returned."""
+    policy = _policy_named(saved["sharding"], current)
+    if policy == "rotate":
+        return Rotate(**{name: saved[name] for name in Rotate.fields if name in saved})
+    if policy == "strided":
+        return Strided(next((unit for name, unit in _UNITS.items() if saved.get(name)), "row"))
+    return policy
 
 
 def _policy_named(saved: Any, current: Any) -> Any:
     """The policy named in a state; a function is taken from the current options."""
     function = current["kind"] if isinstance(current, Mapping) else current
     if isinstance(saved, Mapping):
-        return {**saved, "kind": _policy_named(saved["kind"], function)}
+        own = {name: value for name, value in saved.items() if name != "policy"}
+        return {"kind": _policy_named(saved["policy"], function), **own}
     if not saved.startswith(FUNCTION):
         return saved
     if policy_name(function) != saved:
