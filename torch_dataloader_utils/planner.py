@@ -229,7 +229,8 @@ class PlanWarnings:
         if self._speaks_for_all and (unread := plan.never_read()):
             self._once("unread", unread)
         idle = None if plan.num_ranks == 1 else idle_ranks_advice(plan, epoch)
-        advice = idle or uneven_steps_advice(plan, epoch, not self._options.uncounted)
+        countable, wanted = not self._options.uncounted, self._options.shard.even == "none"
+        advice = idle or uneven_steps_advice(plan, epoch, countable, wanted=wanted)
         if advice is None or not self._speaks_for_all:
             return
         if when == "iteration" and when not in self._said and joining():
@@ -299,7 +300,7 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
         sharding=with_options(shard.sharding) if mixing is None else "contiguous",
-        even=shard.even if shard.steps_per_epoch is None else "none",
+        even=(shard.even if shard.steps_per_epoch is None else None) or "none",
         last_batch=options.batch.last_batch,
         buffer_rows=None if buffer is None else buffer * tokens,
         window_bytes=options.shuffle.window_bytes,

@@ -293,6 +293,26 @@ def test_uneven_steps_are_warned_about_once(folder: str, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
+def test_steps_may_differ_without_a_warning_where_it_is_said(folder: str, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"batch_size": 64, "num_ranks": 4, "rank": 0}
+    (usual, before), (said, after) = (
+        StructuredDataset.create_dataloader(folder, **given, even=even) for even in (None, "none")
+    )
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "the 4 ranks have different numbers of steps in epoch 0"
+    ]
+    assert before.plan() == after.plan()
+    assert usual.state_dict() == said.state_dict()
+    said.load_state_dict(usual.state_dict())
+    told, silent = before.describe(), after.describe()
+    assert "different numbers of steps" in told.warnings[0].problem
+    assert told.warnings[1:] == silent.warnings
+    assert told.even == silent.even == "none"
+    assert said.state_dict() == usual.state_dict()
+    list(said)
+    assert len(caplog.records) == 1
+
+
 def test_len_follows_the_epoch_where_rotation_changes_it(folder: str) -> None:
     loader, dataset = StructuredDataset.create_dataloader(
         folder, batch_size=7, num_ranks=3, rank=2, sharding=Rotate(12)

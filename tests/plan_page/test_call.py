@@ -98,6 +98,7 @@ CALLS: list[dict[str, Any]] = [
     {"columns": ["id"], "nulls": Fill({"id": -1, "int64": 0})},
     {"columns": ["id", "name"], "strings": Codes({"name": ["a", ODD]}, unknown=-1), "nulls": Fill("a")},
     {"columns": ["id", "name"], "strings": {"name": Codes([ODD], unknown=7), "id": "codes"}, "nulls": {"*": "mask"}},
+    {"columns": ["id"], "even": "none"},
     {"columns": ["tokens", "id"], "lists": "padded", "batch_tokens": 16, "timeout": 1.5, "prefetch_bytes": "1KiB"},
 ]  # fmt: skip
 

@@ -341,6 +341,7 @@ CONTROLS = [
     ([(ticked, "even", "drop")], {"even": "drop"}, 0),
     ([(ticked, "even", "pad")], {"even": "pad"}, 0),
     ([(ticked, "even", "sync")], {"even": "sync"}, 0),
+    ([(ticked, "even", "sync"), (ticked, "even", "none")], {}, 0),
     ([(picked, "last_batch", "drop")], {"last_batch": "drop"}, 0),
     ([(picked, "last_batch", "pad")], {"last_batch": "pad"}, 0),
     ([(picked, "last_batch", "wrap")], {"last_batch": "wrap"}, 0),

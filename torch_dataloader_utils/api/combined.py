@@ -97,7 +97,7 @@ def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> N
         if not isinstance(dataset, LoaderDataset):
             continue
         shard, shuffle = dataset.options.shard, shuffle_of(dataset.options.shuffle.shuffle)
-        unused: dict[str, Any] = {"even": shard.even} if shard.even != "none" else {}
+        unused: dict[str, Any] = {"even": shard.even} if shard.levels else {}
         unused |= {"shuffle": shuffle} if shuffle else {}
         if shard.num_ranks is not None and shard.num_ranks > 1 and not _OF_RANKS.intersection(given):
             unused["num_ranks"] = shard.num_ranks
@@ -146,7 +146,7 @@ def combine(
     ranks: RanksLike | None = None,
     sharding: ShardingLike = "interleave",
     canonical_ranks: int | None = None,
-    even: EvenLike = "none",
+    even: EvenLike | None = None,
     steps_per_epoch: int | None = None,
     shuffle: ShuffleLike = False,
     shuffle_seed: int = 42,
@@ -202,7 +202,7 @@ def combine(
         ranks: the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...).
         sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
-        even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
+        even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
         steps_per_epoch: exactly this many batches on each rank in every epoch.
         shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
         shuffle_seed: the seed of all orders; the same on every rank.

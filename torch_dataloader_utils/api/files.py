@@ -70,7 +70,7 @@ class StructuredDataset(LoaderDataset):
         ranks: RanksLike | None = None,
         sharding: ShardingLike = "interleave",
         canonical_ranks: int | None = None,
-        even: EvenLike = "none",
+        even: EvenLike | None = None,
         count_rows: bool = False,
         steps_per_epoch: int | None = None,
         shuffle: ShuffleLike = False,
@@ -138,7 +138,7 @@ class StructuredDataset(LoaderDataset):
             ranks: the processes that are the ranks: a process group, a DeviceMesh, an Accelerator, or Mesh(...).
             sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
             canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
-            even: equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...).
+            even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
             shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).

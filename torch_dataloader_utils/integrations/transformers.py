@@ -312,7 +312,7 @@ def _dataset_of(loader: StructuredLoader) -> LoaderDataset:
 def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
     """What makes the number of steps of an epoch known; counting rows does not always do."""
     options = dataset.options
-    without = [] if options.shard.even == "none" else ["even"]
+    without = ["even"] if options.shard.levels else []
     steps = use(without=without, steps_per_epoch=Example("n", 2))
     if options.uncounted:
         return [steps]
@@ -345,7 +345,7 @@ def _at_least_one(items: Any) -> Any:
 def _check_even(loader: StructuredLoader) -> None:
     dataset = _dataset_of(loader)
     shard, ranks = dataset.options.shard, dataset.world.num_ranks
-    if ranks > 1 and shard.even == "none" and shard.steps_per_epoch is None:
+    if ranks > 1 and not shard.levels and shard.steps_per_epoch is None:
         raise ShardingError(
             f"the loader of a Trainer with {ranks} processes must have the same number of steps on each of them.",
             remedies=[

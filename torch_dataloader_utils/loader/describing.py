@@ -85,7 +85,7 @@ class _Facts:
             object_columns=_object_columns(source, self.options.batch.output_format),
             rank=world.rank, num_ranks=world.num_ranks, ranks_from=world.source,
             sharding=type(self.options.split.split_strategy).__name__ if plan is None else plan.sharding,
-            even=self.options.shard.even, ranks=ranks,
+            even=self.options.shard.even or "none", ranks=ranks,
             not_delivered=None if plan is None else self._not_delivered(ranks, own.batch_rows),
             worker_splits=worker_splits, shuffle_window=own.window,
             shuffle=shuffle_sentence(self.options.shuffle.permutes, own, packs=self.options.units == "sequences"),
@@ -166,8 +166,10 @@ class _Facts:
         if not self.source.splits:
             yield Advice("There is nothing to read.", "Check the filter, or the table.")
             return
-        countable = not self.options.uncounted
-        of_ranks = plan and (idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch, countable))
+        countable, wanted = not self.options.uncounted, self.options.shard.even == "none"
+        of_ranks = plan and (
+            idle_ranks_advice(plan, self.epoch) or uneven_steps_advice(plan, self.epoch, countable, wanted=wanted)
+        )
         of_order = small_windows_advice(own, self.options.shuffle) if own.window else sorted_advice(self.source)
         of_workers = None if own.joint else idle_workers_advice(worker_splits)
         yield from filter(None, [of_ranks, of_workers, of_order])

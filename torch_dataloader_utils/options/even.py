@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.values import Value, one_of, setting, whole
+from torch_dataloader_utils.values import Value, maybe, one_of, setting, whole
 
 EVEN = ("none", "drop", "pad", "sync")
 
@@ -21,7 +21,7 @@ class Sync(Value):
 
 
 EvenLike: TypeAlias = Literal["none", "drop", "pad", "sync"] | Sync | Mapping[str, Any]
-_even = one_of(*EVEN)
+_even = maybe(one_of(*EVEN))
 
 
 def of_even(name: str, given: Any) -> dict[str, Any]:
@@ -35,7 +35,8 @@ def of_even(name: str, given: Any) -> dict[str, Any]:
     return {"even": _even(name, given)}
 
 
-def even_of(held: Any) -> str | Sync:
+def even_of(held: Any) -> str | Sync | None:
     """The `even` of which the options of ranks hold what `of_even` returned."""
-    made = Sync(held.sync_every) if held.even == "sync" else None
-    return made if made is not None and made.given() else str(held.even)
+    given: str | None = held.even
+    made = Sync(held.sync_every) if given == "sync" else None
+    return made if made is not None and made.given() else given

@@ -131,11 +131,11 @@ class ShardOptions(ShardingOptions, RankOptions):
     canonical_ranks: int | None = option(
         None, maybe(whole(1)), doc="keeps global batches the same for every number of ranks that divides this one"
     )
-    even: str = option(
-        "none",
-        one_of(*EVEN),
-        given="EvenLike",
-        doc='equal steps on all ranks: "drop" or "pad" rows, or stop with the first rank: "sync" or Sync(...)',
+    even: str | None = option(
+        None,
+        maybe(one_of(*EVEN)),
+        given="EvenLike | None",
+        doc='equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning',
     )
     count_rows: bool = option(False, flag, doc="count rows in a scan if files do not record them")
     steps_per_epoch: int | None = option(
@@ -145,21 +145,26 @@ class ShardOptions(ShardingOptions, RankOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.steps_per_epoch is not None and self.even != "none":
+        if self.steps_per_epoch is not None and self.levels:
             raise OptionError(
                 f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "
                 "are already even.",
                 remedies=[leave_out("even"), leave_out("steps_per_epoch")],
             )
 
+    @property
+    def levels(self) -> bool:
+        """Whether `even` gives all ranks equal steps."""
+        return self.even not in (None, "none")
 
-def check_last_batch(last_batch: str, even: str) -> None:
+
+def check_last_batch(last_batch: str, even: str | None) -> None:
     """Check that `even` does not contradict `last_batch`.
 
     Raises:
         OptionError: they exclude each other.
     """
-    if last_batch != "partial" and even not in ("none", last_batch):
+    if last_batch != "partial" and even not in (None, "none", last_batch):
         raise OptionError(
             f"last_batch={last_batch!r} with even={even!r}: even decides about the last batch.",
             remedies=[leave_out("last_batch"), leave_out("even")],

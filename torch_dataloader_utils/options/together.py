@@ -70,7 +70,7 @@ def check_following(options: Options) -> None:
     shard, last_batch = options.shard, options.batch.last_batch
     cut = options.pack.wraps and shard.even != "pad" and last_batch not in ("pad", "wrap")
     pad = "Use even='pad': all ranks get equal steps, and what it repeats is masked"
-    level = f"Leave even at 'none', and use {_JOIN}" if options.uncounted else pad
+    level = f"Leave even out, and use {_JOIN}" if options.uncounted else pad
     for text, given, remedy in (
         (f"steps_per_epoch={shard.steps_per_epoch}", shard.steps_per_epoch is not None, level),
         (f"even={shard.even!r}", shard.even in ("drop", "sync"), level),
@@ -238,7 +238,7 @@ def uncounted_remedies(options: Options, *left_out: str) -> list[Remedy]:
     if shard.canonical_ranks is not None:
         needing.append("canonical_ranks")
     first = [*left_out, *(["count_rows"] if shard.count_rows and "count_rows" not in left_out else []), *needing]
-    steps = [*first, *(["even"] if shard.even != "none" else [])]
+    steps = [*first, *(["even"] if shard.levels else [])]
     sync = [*first, *(["steps_per_epoch"] if shard.steps_per_epoch is not None else [])]
     ways = [
         use("exactly n steps", without=steps, steps_per_epoch=STEPS),

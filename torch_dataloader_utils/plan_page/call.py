@@ -125,7 +125,8 @@ def call_values(
         "function": f"{dataset}.create_dataloader" if source.group is None else "combine",
         "target": _target(dataset, source),
         "options": {**of_table, **_given(options)},
-        "defaults": {name: _checked(item, item.default) for name, item in _changed().items()},
+        # The page shows none of None's warnings, so that it needs no word for it.
+        "defaults": {**{name: _checked(item, item.default) for name, item in _changed().items()}, "even": "none"},
         "explicit_ranks": options.shard.num_ranks is not None,
         "note": _newest(dataset, source, of_table),
     }

@@ -214,7 +214,7 @@ def plan_values(options: Options, num_ranks: int) -> Values:
         **{name: getattr(shard.rotation, name) for name in Rotate.fields},
         "unit": shard.unit,
         "canonical_ranks": shard.canonical_ranks,
-        "even": shard.even,
+        "even": shard.even or "none",
         "last_batch": options.batch.last_batch,
         "steps_per_epoch": shard.steps_per_epoch,
         "shuffle": shuffle.shuffle and (shuffle.shuffle.scope == "rows" or shuffle.shuffle.scope),

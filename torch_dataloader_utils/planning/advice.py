@@ -78,15 +78,16 @@ def unknown_steps_of_ranks_advice(countable: bool, grows: bool = False) -> Advic
     return Advice(f"the ranks' numbers of steps are not known before reading, and may differ. {_HANGS}", remedy)
 
 
-def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True) -> Advice | None:
+def uneven_steps_advice(plan: Plan, epoch: int, countable: bool = True, *, wanted: bool = False) -> Advice | None:
     """Advice about ranks whose steps differ; None if they do not, or if the options make them equal.
 
     Args:
         plan: of all ranks.
         epoch: the epoch.
         countable: whether `count_rows` can count the rows of the plan.
+        wanted: whether `even="none"` says that steps may differ.
     """
-    if plan.num_ranks == 1 or plan.options.even != "none" or plan.options.steps_per_epoch is not None:
+    if wanted or plan.num_ranks == 1 or plan.options.even != "none" or plan.options.steps_per_epoch is not None:
         return None
     steps = plan.steps(epoch)
     if steps is None:
