@@ -237,6 +237,7 @@ SAMPLES: Mapping[type[Value], Value] = {
     Processes: Processes(False, context="fork"),
     torch_dataloader_utils.Codes: torch_dataloader_utils.Codes({"city": ["Oslo", "Lima"]}, unknown=-1),
     torch_dataloader_utils.Fill: torch_dataloader_utils.Fill({"age": 0, "c*": "none"}),
+    torch_dataloader_utils.Padded: torch_dataloader_utils.Padded(-100, multiple=8),
     Sample: Sample(0.5, unit="file", seed=3),
     Subsets: Subsets({"train": 0.8, "val": 0.2}, by=["user"], seed=3),
     Rotate: Rotate(8, full_rotation=True),

@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.buckets import Buckets
     from torch_dataloader_utils.options.cache import Cache
     from torch_dataloader_utils.options.even import Sync
+    from torch_dataloader_utils.options.lists import Padded
     from torch_dataloader_utils.options.mix import Weights
     from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.packing import Pack
@@ -120,6 +121,7 @@ _HOMES = {
     "Mesh": "options.ranks",
     "Order": "planning.order",
     "Pack": "options.packing",
+    "Padded": "options.lists",
     "PassEvent": "events",
     "PlanShape": "planning.options",
     "Processes": "options.workers",
@@ -201,6 +203,7 @@ __all__ = [
     "OptionError",
     "Order",
     "Pack",
+    "Padded",
     "PassEvent",
     "PlanMismatchError",
     "PlanShape",

@@ -3,6 +3,7 @@
 from torch_dataloader_utils.options.buckets import BucketsLike
 from torch_dataloader_utils.options.cache import CacheLike
 from torch_dataloader_utils.options.even import EvenLike
+from torch_dataloader_utils.options.lists import ListsLike
 from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.packing import PackLike
@@ -22,6 +23,7 @@ __all__ = [
     "CacheLike",
     "EvenLike",
     "FollowLike",
+    "ListsLike",
     "NullsLike",
     "PackLike",
     "RanksLike",

@@ -43,6 +43,7 @@ def option(name: str) -> Field:
         ("sharding", "{kind: rotate, total_shards: 8}", {"kind": "rotate", "total_shards": 8}),
         ("dtypes", "{x: float32}", {"x": "float32"}),
         ("nulls", "mask", "mask"),
+        ("lists", "{tags: {kind: padded, multiple: 8}}", {"tags": {"kind": "padded", "multiple": 8}}),
         ("nulls", "{age: no}", {"age": False}),  # as YAML has it: quote words such as "no"
         ("as_of", "2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z"),
         ("transform", "pathlib:Path", Path),

@@ -16,7 +16,16 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from torch_dataloader_utils import Buckets, DeltaDataset, Follow, IcebergDataset, Pack, StructuredDataset, Subsets
+from torch_dataloader_utils import (
+    Buckets,
+    DeltaDataset,
+    Follow,
+    IcebergDataset,
+    Pack,
+    Padded,
+    StructuredDataset,
+    Subsets,
+)
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 
 ROWS = 200
@@ -83,6 +92,10 @@ def delivered(loader: Any) -> list[str]:
         (
             "columns: [id, input_ids]\nbatch_tokens: {tokens: 32, long: drop}\nlists: padded",
             {"columns": ["id", "input_ids"], "batch_tokens": Buckets(32, long="drop"), "lists": "padded"},
+        ),
+        (
+            "columns: [input_ids, clicks]\nlists: {'*': ragged, input_ids: {kind: padded, value: -100, multiple: 8}}",
+            {"columns": ["input_ids", "clicks"], "lists": {"input_ids": Padded(-100, multiple=8)}},
         ),
         (
             "columns: [id, input_ids, clicks]\njagged: {sparse: [input_ids, clicks]}",

@@ -21,6 +21,7 @@ from torch_dataloader_utils import (
     Fill,
     OptionError,
     Pack,
+    Padded,
     Processes,
     StaleIteratorError,
     StructuredDataset,
@@ -61,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 FORMS: dict[str, dict[str, Any]] = {
     "dense": {"columns": ["id", "maybe", "vector", "city"], "nulls": "mask"},
     "ragged": {"columns": ["id", "items", "city"]},
-    "padded": {"columns": ["id", "items"], "lists": "padded", "pad_multiple": 4},
+    "padded": {"columns": ["id", "items"], "lists": Padded(multiple=4)},
     "nested": {"columns": ["id", "items"], "lists": "nested"},
     "stack": {"columns": ["id", "a", "b"], "stack": {"x": ["a", "b"]}},
     "jagged": {"columns": ["id", "items", "more"], "jagged": {"features": ["items", "more"]}},

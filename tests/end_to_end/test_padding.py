@@ -1,4 +1,4 @@
-"""`pad_values` and `pad_multiple`: how padded lists are filled up."""
+"""`lists=Padded(...)` and `lists=` by column: the form of lists, and how padded ones are filled up."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from torch_dataloader_utils import StructuredDataset, combine
-from torch_dataloader_utils.errors import OptionError
+import torch_dataloader_utils
+from torch_dataloader_utils import Padded, StructuredDataset, combine
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 
 IDS = [[1, 2, 3], [], [4], None, [5, 6, 7, 8, 9], [10]]
 
@@ -31,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def batches(data: str, **options: Any) -> list[Any]:
-    given = {"lists": "padded", "pad_values": {"labels": -100, "weights": 0.5}, "batch_size": 4, **options}
+    given = {"batch_size": 4, **options}
     loader, dataset = StructuredDataset.create_dataloader(data, num_ranks=1, rank=0, **given)
     try:
         return list(loader)
@@ -42,7 +43,8 @@ def batches(data: str, **options: Any) -> list[Any]:
 @pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "processes"}], ids=str)
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_each_column_is_padded_with_its_value(data: str, worker: dict[str, Any], shuffle: bool) -> None:
-    found = batches(data, shuffle=shuffle, pad_multiple=4, **worker)
+    forms = {name: Padded(pad, multiple=4) for name, pad in {"*": 0, "labels": -100, "weights": 0.5}.items()}
+    found = batches(data, lists=forms, shuffle=shuffle, **worker)
     rows = []
     for batch in found:
         for key, pad in {"ids": 0, "labels": -100, "weights": 0.5}.items():
@@ -60,14 +62,14 @@ def test_each_column_is_padded_with_its_value(data: str, worker: dict[str, Any],
 
 
 def test_the_padding_has_the_dtype_of_its_column(data: str) -> None:
-    (batch,) = batches(data, batch_size=8, dtypes={"labels": "float32"}, pad_values={"labels": float("nan")})
+    (batch,) = batches(data, batch_size=8, dtypes={"labels": "float32"}, lists={"labels": Padded(float("nan"))})
     assert batch["labels"]["values"].dtype == torch.float32
     assert batch["labels"]["values"][1].isnan().all()
 
 
 @pytest.mark.parametrize("value", [np.int64(-100), np.int8(-100), np.float32(-100)], ids=repr)
 def test_the_padding_may_be_a_number_of_numpy(data: str, value: Any) -> None:
-    plain, other = (batches(data, pad_values={"ids": each}, pad_multiple=8) for each in (-100, value))
+    plain, other = (batches(data, lists={"ids": Padded(each, multiple=8)}) for each in (-100, value))
     for one, two in zip(plain, other, strict=True):
         assert one["ids"]["values"].dtype == two["ids"]["values"].dtype
         assert (one["ids"]["values"] == two["ids"]["values"]).all()
@@ -76,23 +78,48 @@ def test_the_padding_may_be_a_number_of_numpy(data: str, value: Any) -> None:
 def test_lists_of_only_empty_lists_have_no_width(tmp_path: Path) -> None:
     path = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": pa.array([[], []], pa.list_(pa.int8()))}), path)
-    (batch,) = batches(path, pad_values=None, pad_multiple=8)
+    (batch,) = batches(path, lists=Padded(multiple=8))
     assert batch["x"]["values"].shape == (2, 0)
+
+
+def test_columns_have_forms_of_their_own(data: str) -> None:
+    """The column's name counts before patterns, and these before types."""
+    forms = {"labels": "nested", "i*": {"kind": "padded", "multiple": 4}, "float32": Padded(0.5), "int64": "padded"}
+    (batch,) = batches(data, batch_size=8, lists=forms)
+    assert batch["ids"]["values"].shape == (6, 8)
+    assert [row.tolist() for row in batch["labels"].unbind()] == [row or [] for row in IDS]
+    assert batch["weights"]["values"][1].tolist() == [0.5] * 5
+    (rest,) = batches(data, batch_size=8, lists={"ids": "padded"})
+    assert rest["labels"].keys() == rest["weights"].keys() == {"values", "offsets"}
+
+
+def test_one_value_is_for_all_columns_and_a_dict_for_those_it_names(data: str) -> None:
+    (every,) = batches(data, batch_size=8, lists=Padded(-1))
+    assert all((batch["values"][1] == -1).all() for batch in every.values())
+    forms = ("padded", Padded(), {"*": {"kind": "padded"}})
+    assert len({str(batches(data, lists=form)) for form in forms}) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"lists": {"label": "padded"}}, r"lists names 'label' \(did you mean 'labels'\?\): expected one of .*'ids'"),
         (
-            {"pad_values": {"label": 0}},
-            r"pad_values names 'label': expected one of .*'ids', 'labels', 'weights'",
+            {"lists": {"*": "padded", "ids": Padded(1)}, "jagged": {"x": ["ids"]}},
+            r"lists names 'ids' .*: expected .* jagged does not join. Use lists={'\*': 'padded'}",
         ),
-        ({"jagged": {"x": ["ids"]}, "pad_values": {"ids": 1}}, r"pad_values names 'ids': expected one of .*'labels'"),
-        ({"pad_values": {"ids": 0.5}}, r"pad_values=\{'ids': 0.5\}: expected a number that fits int32"),
-        ({"pad_values": {"ids": 2**31}}, "expected a number that fits int32"),
-        ({"lists": "ragged"}, r"pad_values=.*no lists are padded.*Use lists='padded'"),
-        ({"lists": "ragged", "pad_values": None, "pad_multiple": 8}, r"pad_multiple=8, but no lists are padded"),
-        ({"pad_multiple": 0}, "pad_multiple=0"),
+        (
+            {"lists": {"ids": Padded(0.5)}},
+            r"Padded\(0.5\) for column 'ids': expected a number that fits int32. Use",
+        ),
+        ({"lists": Padded(2**31, multiple=8)}, r"fits int32. Use lists={'\*': .*, 'ids': Padded\(multiple=8\)}"),
+        ({"lists": Padded(-1), "dtypes": {"ids": "bool"}}, "fits bool"),
+        (
+            {"lists": {"value": 0, "multiple": 8}},
+            r"lists\['value'\]=0: expected 'ragged', 'nested', 'padded' or",
+        ),
+        ({"lists": "rectangles"}, r"lists='rectangles': expected 'ragged', 'nested', 'padded' or Padded\(...\), or"),
+        ({"lists": {"ids": {"kind": "padded", "value": "x"}}}, "Padded: value='x': expected a number"),
     ],
 )
 def test_padding_that_cannot_be(data: str, options: dict[str, Any], message: str) -> None:
@@ -100,10 +127,42 @@ def test_padding_that_cannot_be(data: str, options: dict[str, Any], message: str
         batches(data, **options)
 
 
+@pytest.mark.parametrize("value", [None, "0", [0], {"ids": 0}], ids=repr)
+def test_what_pads_is_one_number(value: Any) -> None:
+    with pytest.raises(OptionError, match=r"Padded: value=.*: expected a number"):
+        Padded(value)
+
+
+@pytest.mark.parametrize("multiple", [0, 1.5, "8", True, 2**21], ids=repr)
+def test_a_multiple_is_a_whole_number(multiple: Any) -> None:
+    with pytest.raises(OptionError, match=r"Padded: multiple=.*: expected a whole number of at least 1"):
+        Padded(multiple=multiple)
+
+
+def test_joined_lists_are_not_padded(data: str) -> None:
+    """What pads the others need not fit them."""
+    (batch,) = batches(data, batch_size=8, lists=Padded(0.5), jagged={"x": ["ids"], "y": ["labels"]})
+    assert batch["x"]["keys"] == ["ids"]
+    assert batch["weights"]["values"][1].tolist() == [0.5] * 5
+
+
+def test_the_call_that_replaces_the_old_keywords_pads_as_they_did(data: str) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        batches(data, lists="padded", pad_values={"labels": -100, "weights": 0.5}, pad_multiple=4)
+    _, _, text = str(caught.value).partition(" are now ")
+    forms = "'*': Padded(multiple=4), 'labels': Padded(-100, multiple=4), 'weights': Padded(0.5, multiple=4)"
+    assert text == f"lists={{{forms}}}"
+    (batch,) = batches(data, batch_size=8, **eval(f"dict({text})", vars(torch_dataloader_utils)))
+    assert [batch[key]["values"][2].tolist()[:2] for key in ("ids", "labels", "weights")] == [
+        [4, 0],
+        [4, -100],
+        [4, 0.5],
+    ]
+    assert {batch[key]["values"].shape for key in batch} == {(6, 8)}
+
+
 def test_datasets_of_a_combination_are_padded_alike(data: str) -> None:
-    zeros, ones = (
-        StructuredDataset.create_dataloader(data, lists="padded", pad_values={"ids": value})[1] for value in (0, 1)
-    )
+    zeros, ones = (StructuredDataset.create_dataloader(data, lists={"ids": Padded(value)})[1] for value in (0, 1))
     with pytest.raises(OptionError, match=r"the key 'ids' has padding None in .* but padding 1, to multiples of 1 in"):
         combine([zeros, ones])
     loader, _ = combine([ones, ones], batch_size=12)

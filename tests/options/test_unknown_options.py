@@ -21,6 +21,7 @@ from torch_dataloader_utils import (
     IcebergDataset,
     Mesh,
     Pack,
+    Padded,
     Rotate,
     Sample,
     Shuffle,
@@ -57,6 +58,8 @@ def error_of(name: str) -> str:
         ("num_proc", "use num_workers."),
         ("buffer_size", "use shuffle_buffer_size."),
         ("packing", "use pack=2048, which packs documents"),
+        ("pad_to_multiple_of", "use lists=Padded(multiple=8)."),
+        ("padding_value", "use lists=Padded(-100), or lists={"),
         ("epochs", "one loop over the loader"),
         ("progress_bar", "show_progress=True"),
         ("aws_access_key_id", "storage_options="),
@@ -143,6 +146,34 @@ def test_a_word_of_another_meaning_gets_no_guess(name: str) -> None:
         (
             {"pack": {"length": 8}, "pad_values": {"ids": 1}},
             "pack={'length': 8}, pad_values={'ids': 1} are now pack=Pack(8, pad={'ids': 1})",
+        ),
+        ({"pack": 8, "pad_values": None}, "pack=8, pad_values=None are now pack=8"),
+        ({"pack": 8, "pad_multiple": 8}, "pack=8, pad_multiple=8 are now pack=8"),
+        (
+            {"pack": Pack(8), "pad_multiple": 8, "pad_values": {"ids": 1}},
+            "pack=Pack(8), pad_multiple=8, pad_values={'ids': 1} are now pack=Pack(8, pad={'ids': 1})",
+        ),
+        (
+            {"lists": "padded", "pad_values": {"labels": -100}, "pad_multiple": 8},
+            "lists='padded', pad_values={'labels': -100}, pad_multiple=8 are now "
+            "lists={'*': Padded(multiple=8), 'labels': Padded(-100, multiple=8)}",
+        ),
+        (
+            {"pack": None, "pad_values": {"labels": -100}},
+            "pad_values={'labels': -100} is now lists={'*': 'padded', 'labels': Padded(-100)}",
+        ),
+        ({"lists": "padded", "pad_multiple": 8}, "lists='padded', pad_multiple=8 are now lists=Padded(multiple=8)"),
+        ({"pad_multiple": 8}, "pad_multiple=8 is now lists=Padded(multiple=8)"),
+        ({"pad_values": None, "pad_multiple": 1}, "pad_values=None, pad_multiple=1 are now lists='ragged'"),
+        ({"lists": "padded", "pad_values": {}}, "lists='padded', pad_values={} are now lists='padded'"),
+        (
+            {"lists": Padded(-1), "pad_multiple": 8},
+            "lists=Padded(-1), pad_multiple=8 are now lists=Padded(-1, multiple=8)",
+        ),
+        (
+            {"lists": {"ids": "padded", "tags": "nested"}, "pad_values": {"labels": -100}, "pad_multiple": 8},
+            "lists={'ids': 'padded', 'tags': 'nested'}, pad_values={'labels': -100}, pad_multiple=8 are now "
+            "lists={'ids': Padded(multiple=8), 'tags': 'nested', 'labels': Padded(-100, multiple=8)}",
         ),
         (
             {"shuffle": True, "shuffle_bytes": "64MiB"},

@@ -16,8 +16,23 @@ from hypothesis import strategies as st
 
 from tests.packing.helpers import write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
-from torch_dataloader_utils import Buckets, Pack, Strided, StructuredDataset, Transform, combine, merge_state_dicts
-from torch_dataloader_utils.errors import ColumnNotFoundError, CountsRequiredError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils import (
+    Buckets,
+    Pack,
+    Padded,
+    Strided,
+    StructuredDataset,
+    Transform,
+    combine,
+    merge_state_dicts,
+)
+from torch_dataloader_utils.errors import (
+    CheckpointMismatchError,
+    ColumnNotFoundError,
+    CountsRequiredError,
+    OptionError,
+    UnsupportedTypeError,
+)
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 
@@ -117,6 +132,36 @@ def test_descriptions_and_plans_tell_of_batches_by_length(data: str) -> None:
     assert "permuted in 5 windows, each sorted by length" in plan
     with pytest.raises(TypeError, match="batch_tokens cuts batches by length"):
         len(loader)
+
+
+@pytest.mark.parametrize(
+    ("lists", "multiple"),
+    [
+        (Padded(multiple=8), 8),
+        (Padded(-1), 1),
+        ({"input_ids": Padded(multiple=4), "labels": Padded(-1, multiple=6)}, 12),
+        ({"*": Padded(multiple=8), "input_ids": "ragged"}, 8),
+    ],
+    ids=str,
+)
+def test_what_is_padded_keeps_the_budget(data: str, lists: Any, multiple: int) -> None:
+    loader = make(data, batch_tokens=Buckets(72, by="input_ids"), lists=lists, shuffle=True)
+    padded = [entry for batch in loader for entry in batch.values() if "lengths" in entry]
+    assert max(entry["values"].numel() for entry in padded) <= 72
+    assert sum(len(entry["lengths"]) for entry in padded) in (60, 120)
+    text = "" if multiple == 1 else f", padded to multiples of {multiple}"
+    described = " ".join(str(loader.dataset.describe()).split())
+    assert f"B = up to 72 tokens and 6 rows by length of input_ids{text}" in described
+
+
+def test_the_multiple_is_part_of_what_a_state_belongs_to(data: str) -> None:
+    loader = make(data, lists=Padded(multiple=4))
+    next(iter(loader))
+    state = loader.state_dict()
+    batches_by_value = make(data, lists={"*": Padded(multiple=4), "labels": Padded(-1, multiple=2)})
+    batches_by_value.load_state_dict(state)
+    with pytest.raises(CheckpointMismatchError, match="padded to multiples of 4"):
+        make(data, lists=Padded(multiple=6)).load_state_dict(state)
 
 
 def test_batches_waste_little(data: str) -> None:

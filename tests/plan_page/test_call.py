@@ -28,6 +28,7 @@ from torch_dataloader_utils import (
     Follow,
     IcebergDataset,
     Pack,
+    Padded,
     StructuredDataset,
     Subsets,
     combine,
@@ -99,6 +100,8 @@ CALLS: list[dict[str, Any]] = [
     {"columns": ["id", "name"], "strings": Codes({"name": ["a", ODD]}, unknown=-1), "nulls": Fill("a")},
     {"columns": ["id", "name"], "strings": {"name": Codes([ODD], unknown=7), "id": "codes"}, "nulls": {"*": "mask"}},
     {"columns": ["id"], "even": "none"},
+    {"columns": ["tokens", "id"], "lists": {"tokens": Padded(-100, multiple=8)}},
+    {"columns": ["tokens"], "lists": Padded(multiple=8)},
     {"columns": ["tokens", "id"], "lists": "padded", "batch_tokens": 16, "timeout": 1.5, "prefetch_bytes": "1KiB"},
 ]  # fmt: skip
 

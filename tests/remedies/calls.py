@@ -28,6 +28,7 @@ from torch_dataloader_utils import (
     Fill,
     IcebergDataset,
     Pack,
+    Padded,
     Sample,
     Shard,
     Shuffle,
@@ -303,7 +304,7 @@ CALLS: dict[str, Failing] = {
     ),
     "pack with output_format": Failing({**PACK, "output_format": "arrow"}, path="tokens"),
     "pack with lists": Failing({**PACK, "lists": "padded"}, path="tokens"),
-    "pack with pad_multiple": Failing({**PACK, "pad_multiple": 8}, path="tokens"),
+    "pack with padded lists": Failing({**PACK, "lists": {"ids": Padded(multiple=8)}}, path="tokens"),
     "pack with columns that are no lists": Failing(PACK, UnsupportedTypeError, path="mixed"),
     "wrap with sharding='strided'": Failing({**WRAP, "sharding": "strided", **TWO}, path="tokens"),
     "wrap with canonical_ranks": Failing({**WRAP, "canonical_ranks": 2}, path="tokens"),
@@ -407,8 +408,12 @@ CALLS: dict[str, Failing] = {
     ),
     "decimals of many digits": Failing({"decimals": "scaled"}, UnsupportedTypeError, path="decimals"),
     "strings that are not UTF-8": Failing({}, FileReadError, path="latin"),
-    "pad_values without padding": Failing({"pad_values": {"ids": 1}}, path="tokens"),
-    "pad_multiple without padding": Failing({"pad_multiple": 8, "pad_values": {"ids": 1}}, path="tokens"),
+    "padding that does not fit": Failing({"lists": Padded(0.5, multiple=8)}, path="tokens"),
+    "padding of one column that does not fit": Failing({"lists": {"ids": Padded(0.5)}}, path="tokens"),
+    "lists of words": Failing({"lists": {"word": "padded"}, "columns": ["word"]}),
+    "padded lists that are joined": Failing(
+        {"lists": {"*": "padded", "ids": Padded(1)}, "jagged": {"x": ["ids"]}}, path="tokens"
+    ),
     "batch_tokens with several lists": Failing({"batch_tokens": 64, "lists": "padded"}, path="both"),
     "batch_tokens without lists": Failing({"batch_tokens": 64, "columns": ["x"]}),
     "unit='file' of files of one name": Failing(

@@ -5,6 +5,7 @@ from torch_dataloader_utils import (
     Buckets,
     IcebergDataset,
     Pack,
+    Padded,
     Rotate,
     Shuffle,
     Strided,
@@ -33,6 +34,8 @@ Buckets(16, "ids")  # error: Expected 1 positional argument
 Subsets({"train": 1}, unit="rows")  # error: Literal['segment']
 StructuredDataset.create_dataloader("data/", subset="train")  # error: SubsetLike | None
 Pack(2048, method="wraps")  # error: Literal['wrap']
+StructuredDataset.create_dataloader("data/", lists="pad")  # error: Literal['padded']
+Padded(0, 8)  # error: Expected 1 positional argument
 Pack(2048, ["ids"])  # error: Expected 1 positional argument
 StructuredDataset.create_dataloader("data/", ranks=4)  # error: "Literal[4]" is not assignable
 Sync(evry=4)  # error: No parameter named "evry"

@@ -22,6 +22,7 @@ from torch_dataloader_utils import (
     Mesh,
     Order,
     Pack,
+    Padded,
     PlanShape,
     Processes,
     RankPlan,
@@ -51,6 +52,7 @@ loader, dataset = StructuredDataset.create_dataloader(
     even="drop",
     nulls={"x": "mask", "y": Fill(0), "f*": "drop"},
     strings=Codes({"city": ["Oslo"]}, unknown=-1),
+    lists={"*": "nested", "labels": Padded(-100, multiple=8), "i*": {"kind": "padded"}},
     worker_mode="processes",
     num_workers=2,
 )
@@ -141,6 +143,7 @@ StructuredDataset.create_dataloader("data/", cache=cache, batch_tokens=buckets, 
 StructuredDataset.create_dataloader("data/", cache="cache", batch_tokens=16_384, even="sync")
 StructuredDataset.create_dataloader("data/", cache={"folder": "cache"}, even={"kind": "sync", "every": 4})
 StructuredDataset.create_dataloader("data/", pack=2048)
+StructuredDataset.create_dataloader("data/", lists=Padded(0.5), batch_tokens=16_384)
 StructuredDataset.create_dataloader("data/", pack=Pack(2048, columns=["ids"], method="wrap"))
 assert_type(Pack(2048, pad={"labels": -100}).length, int)
 processes = Processes(persistent=False, context="fork")

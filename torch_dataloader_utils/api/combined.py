@@ -158,8 +158,6 @@ def combine(
     collate_fn: Callable[[Any], Collated] | None = None,
     batch_tokens: BucketsLike | None = None,
     pack: PackLike | None = None,
-    pad_values: Mapping[str, float] | None = None,
-    pad_multiple: int = 1,
     num_workers: int | None = None,
     worker_mode: WorkerModeLike = "threads",
     prefetch_bytes: int | str = "256MiB",
@@ -214,8 +212,6 @@ def combine(
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
         pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
-        pad_values: the padding of lists="padded", else 0: {"labels": -100}.
-        pad_multiple: lists="padded": the length is a multiple of this, such as 8.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.

@@ -93,14 +93,12 @@ def stream(
     collate_fn: Callable[[Any], Collated] | None = None,
     batch_tokens: BucketsLike | None = None,
     pack: PackLike | None = None,
-    pad_values: Mapping[str, float] | None = None,
-    pad_multiple: int = 1,
     stack: Mapping[str, Sequence[str]] | None = None,
     jagged: Mapping[str, Sequence[str]] | None = None,
     dtypes: Mapping[Any, Any] | Any = None,
     nulls: NullsLike = "error",
     strings: StringsLike = "list",
-    lists: Literal["ragged", "padded", "nested"] = "ragged",
+    lists: ListsLike = "ragged",
     decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
     num_workers: int | None = None,
     worker_mode: WorkerModeLike = "threads",
@@ -158,14 +156,12 @@ def stream(
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
         pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
-        pad_values: the padding of lists="padded", else 0: {"labels": -100}.
-        pad_multiple: lists="padded": the length is a multiple of this, such as 8.
         stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
         jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
         dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
         nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
         strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
-        lists: lists of varying length: values with offsets, padded, or nested tensors.
+        lists: lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column.
         decimals: decimals as rounded floats, or as exact scaled integers; or by column.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.

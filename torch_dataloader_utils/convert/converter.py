@@ -26,14 +26,13 @@ from torch_dataloader_utils.convert.plan import (
     Jagged,
     checked_jagged,
     column_plans,
-    with_padding,
     without_null_lists,
 )
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.late_imports import as_arrow
-from torch_dataloader_utils.options import ConvertOptions, PadOptions
+from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
 
@@ -247,16 +246,13 @@ def _encoded(plan: ColumnPlan, types: Mapping[str, pa.DataType]) -> ColumnPlan:
     return replace(plan, column_type=types[plan.column], leaf=leaf)
 
 
-def build_converter(
-    schema: pa.Schema, options: ConvertOptions, output_format: str, padding: PadOptions | None = None
-) -> Converter:
+def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: str) -> Converter:
     """The converter for blocks of `schema`.
 
     Args:
         schema: of the blocks.
         options: how columns are converted.
         output_format: of batches.
-        padding: of padded lists; None for zeros.
 
     Raises:
         OptionError: an option names an unknown column or does not fit its column; keys clash.
@@ -268,8 +264,6 @@ def build_converter(
     plans = column_plans(schema, options)
     jagged = checked_jagged(options.jagged or {}, plans, options.dtypes)
     plans = without_null_lists(plans, jagged)
-    if options.lists == "padded":
-        plans = with_padding(plans, padding or PadOptions())
     given = (options.stack or {}).items()
     stacks = {target: check_stack(target, sources, plans, options.dtypes) for target, sources in given}
     if not converts:

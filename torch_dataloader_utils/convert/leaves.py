@@ -162,7 +162,7 @@ class ListLeaf:
     element: Element
     steps: tuple[str, ...]
     type: pa.DataType
-    layout: str | Padding
+    layout: str | Padding = "ragged"
     null_is_empty: bool = False
     fill: Any = field(default=None, compare=False)
     fills_values: bool = False

@@ -21,10 +21,11 @@ from torch_dataloader_utils.convert.elements import Element, element_of, null_bl
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.convert.leaves import Leaf, ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning, unlike
-from torch_dataloader_utils.errors import Example, NullValueError, OptionError, leave_out, use
+from torch_dataloader_utils.errors import Example, NullValueError, OptionError, Remedy, leave_out, use
 from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.options import ConvertOptions, PadOptions
+from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.options.by_column import ALL, Leaves, leaves, with_leaf, without_leaf
+from torch_dataloader_utils.options.lists import Padded
 from torch_dataloader_utils.options.nulls import Fill
 from torch_dataloader_utils.options.strings import Codes, codes_in
 from torch_dataloader_utils.printing import shown
@@ -168,6 +169,8 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
         leaves("nulls", options.nulls, keys),
         leaves("decimals", options.decimals, keys),
         leaves("strings", options.strings, keys),
+        leaves("lists", options.lists, keys),
+        frozenset(source for sources in (options.jagged or {}).values() for source in sources),
     )
     plans = tuple(_plan(field, asked) for field in fields)
     _check_codes(asked.strings, plans, {field.key: field.type for field in fields})
@@ -183,6 +186,8 @@ class _Asked:
     nulls: Leaves
     decimals: Leaves
     strings: Leaves
+    lists: Leaves
+    joined: Collection[str]
 
 
 def _leaves(
@@ -212,7 +217,7 @@ def _check_codes(asked: Leaves, plans: Sequence[ColumnPlan], types: Mapping[str,
 
 
 def _plan(field: _Field, asked: _Asked) -> ColumnPlan:
-    leaf = _with_dtype(field, _leaf(field, asked), asked.casts)
+    leaf = _with_form(field, _with_dtype(field, _leaf(field, asked), asked.casts), asked)
     nulls, fill = _policy(field, leaf, asked.nulls)
     if nulls == "fill":
         leaf = _with_fill(field, leaf, fill)
@@ -220,8 +225,7 @@ def _plan(field: _Field, asked: _Asked) -> ColumnPlan:
 
 
 def _leaf(field: _Field, asked: _Asked) -> Leaf:
-    """The conversion of a type, before `dtypes=` and the null policy apply."""
-    options = asked.options
+    """The conversion of a type, before `dtypes=`, `lists=` and the null policy apply."""
     bare, steps = plain_type(field.type)
     decimals = _decimals(field, bare.value_type if _is_list(bare) else bare, asked.decimals)
     if pt.is_string(bare) or pt.is_large_string(bare) or is_binary(bare):
@@ -238,7 +242,7 @@ def _leaf(field: _Field, asked: _Asked) -> Leaf:
     if element is not None and pt.is_fixed_size_list(bare):
         return _tensors(element, steps, field.type, bare)
     if element is not None:
-        return ListLeaf(element, steps, bare, Padding() if options.lists == "padded" else options.lists)
+        return ListLeaf(element, steps, bare)
     return ObjectsLeaf(field.type)
 
 
@@ -316,6 +320,36 @@ def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:
     if field.key in casts.named.given:
         raise _misnamed("dtypes", field, "numbers", {name: str(dtype) for name, dtype in casts.named.given.items()})
     return leaf
+
+
+def _with_form(field: _Field, leaf: Leaf, asked: _Asked) -> Leaf:
+    """The leaf whose lists have the form that `lists=` requests; those that `jagged=` joins have none of their own."""
+    given = asked.lists.given
+    if not isinstance(leaf, ListLeaf) or field.key in asked.joined:
+        if field.key in given:
+            expected = "lists of numbers, of varying length, that jagged does not join"
+            raise _misnamed("lists", field, expected, given)
+        return leaf
+    _, form = asked.lists.of(field.key, words_of(leaf.element)) or (ALL, "ragged")
+    padded = Padded() if form == "padded" else form
+    if not isinstance(padded, Padded):
+        return replace(leaf, layout=form)
+    zeros = use("pads it with 0", lists=with_leaf(given, "ragged", field.key, padded.replace(value=0)))
+    value = pad_value(f"{padded!r} for column {field.key!r}", padded.value, leaf.element.dtype, zeros)
+    return replace(leaf, layout=Padding(value, padded.multiple))
+
+
+def pad_value(where: str, value: Any, dtype: np.dtype[Any], *remedies: Remedy) -> Any:
+    """What fills lists up, as a scalar of the dtype of their column.
+
+    Raises:
+        OptionError: it is not a number that fits.
+    """
+    plain = value.item() if isinstance(value, np.generic) else value
+    number = isinstance(plain, (int, float)) and (dtype.kind == "b" or not isinstance(plain, bool))
+    if not number or not fits(plain, dtype):
+        raise OptionError(f"{where}: expected a number that fits {dtype}.", remedies=remedies)
+    return dtype.type(plain)
 
 
 def _policy(field: _Field, leaf: Leaf, asked: Leaves) -> tuple[str, Any]:
@@ -448,55 +482,6 @@ def _number(value: Any, element: Element) -> Any:
         return None
 
 
-# What fills lists up to the length of the longest: `pad_values` and `pad_multiple`.
-
-
-def with_padding(plans: Sequence[ColumnPlan], options: PadOptions) -> tuple[ColumnPlan, ...]:
-    """The plans, in which padded lists have the padding that the options request.
-
-    Raises:
-        OptionError: `pad_values` names another column, or a value does not fit its column.
-    """
-    values = options.pad_values or {}
-    padded = [plan.key for plan in plans if _is_padded(plan)]
-    check_padded_names(values, padded)
-    return tuple(
-        replace(plan, leaf=replace(plan.leaf, layout=_padding(plan.key, plan.leaf, options)))
-        if isinstance(plan.leaf, ListLeaf) and plan.key in padded
-        else plan
-        for plan in plans
-    )
-
-
-def check_padded_names(values: Mapping[str, Any], padded: Collection[str], option: str = "pad_values") -> None:
-    """Raise an OptionError if an option of paddings names a column that is not padded."""
-    unknown = [name for name in values if name not in padded]
-    if unknown:
-        raise OptionError(f"{option} names {unknown[0]!r}: expected one of the columns {list(padded)}.")
-
-
-def pad_value(key: str, value: Any, dtype: np.dtype[Any], option: str = "pad_values") -> Any:
-    """The value as a scalar of the column's dtype.
-
-    Raises:
-        OptionError: it is not a number that fits.
-    """
-    plain = value.item() if isinstance(value, np.generic) else value
-    number = isinstance(plain, (int, float)) and (dtype.kind == "b" or not isinstance(plain, bool))
-    if not number or not fits(plain, dtype):
-        raise OptionError(f"{option}={{{key!r}: {value!r}}}: expected a number that fits {dtype}.")
-    return dtype.type(plain)
-
-
-def _is_padded(plan: ColumnPlan) -> bool:
-    return isinstance(plan.leaf, ListLeaf) and isinstance(plan.leaf.layout, Padding)
-
-
-def _padding(key: str, leaf: ListLeaf, options: PadOptions) -> Padding:
-    value = (options.pad_values or {}).get(key, 0)
-    return Padding(pad_value(key, value, leaf.element.dtype), options.pad_multiple)
-
-
 # Checks `jagged=`: columns of lists that a batch holds one after another, as TorchRec's KeyedJaggedTensor does.
 
 Jagged = Mapping[str, tuple[str, ...]]  # target key -> source keys
@@ -549,7 +534,7 @@ def without_null_lists(plans: Sequence[ColumnPlan], jagged: Jagged) -> tuple[Col
     """The plans, in which a null list of a source is an empty one, unless its row is left out."""
     sources = {source for keys in jagged.values() for source in keys}
     return tuple(
-        replace(plan, leaf=replace(plan.leaf, layout="ragged", null_is_empty=plan.nulls != "drop"))
+        replace(plan, leaf=replace(plan.leaf, null_is_empty=plan.nulls != "drop"))
         if plan.key in sources and isinstance(plan.leaf, ListLeaf)
         else plan
         for plan in plans

@@ -22,7 +22,6 @@ from torch_dataloader_utils.options.keywords import (
 )
 from torch_dataloader_utils.options.mix import MixOptions
 from torch_dataloader_utils.options.packing import PackOptions
-from torch_dataloader_utils.options.padding import PadOptions
 from torch_dataloader_utils.options.sharding import (
     Rotate,
     ShardingOptions,
@@ -51,7 +50,6 @@ __all__ = [
     "MixOptions",
     "Options",
     "PackOptions",
-    "PadOptions",
     "ReadOptions",
     "Rotate",
     "ShardingOptions",

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.even import EVEN
+from torch_dataloader_utils.options.lists import ListsLike, check_lists
 from torch_dataloader_utils.options.nulls import NullsLike, check_nulls, nulls_text
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.options.sharding import ShardingOptions, of_sharding
@@ -216,10 +217,11 @@ class ConvertOptions(Checked):
         given="StringsLike",
         doc='strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column',
     )
-    lists: str = option(
+    lists: ListsLike = option(
         "ragged",
-        one_of("ragged", "padded", "nested"),
-        doc="lists of varying length: values with offsets, padded, or nested tensors",
+        check_lists,
+        given="ListsLike",
+        doc="lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column",
     )
     decimals: str | Mapping[str, str] = option(
         "float64",

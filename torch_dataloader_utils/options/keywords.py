@@ -18,9 +18,9 @@ from torch_dataloader_utils.options.groups import (
     SplitOptions,
     WorkerOptions,
 )
+from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.options.mix import MixOptions, of_weights
 from torch_dataloader_utils.options.packing import PackOptions
-from torch_dataloader_utils.options.padding import PadOptions
 from torch_dataloader_utils.options.retired import check_retired
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
 from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue
@@ -46,7 +46,6 @@ class Options:
     batch: BatchOptions
     bucket: BucketOptions
     pack: PackOptions
-    pad: PadOptions
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions
@@ -76,7 +75,7 @@ class Options:
     @property
     def buckets(self) -> str:
         """How batches are cut by length, as text; "" if they are not."""
-        return self.bucket.text(self.batch.batch_size, self.pad.pad_multiple)
+        return self.bucket.text(self.batch.batch_size, length_multiple(self.convert.lists))
 
 
 _GROUPS: dict[str, type] = {name: kind for name, kind in get_type_hints(Options).items() if isinstance(kind, type)}
@@ -315,7 +314,10 @@ _LABELS = "a batch is a dict of all columns: take batch['label'] in your loop."
 _STOP = "use stop='first' (until the first dataset ends) or stop='all' (until each has been read)."
 _PACK = "use pack=2048, which packs documents into sequences of so many tokens."
 _STRATEGY = "use pack=2048, which keeps documents whole, or pack=Pack(2048, method='wrap'), which cuts one stream."
-_PAD = "use pack=Pack(2048, pad={'labels': -100}), or lists='padded' with pad_values={'labels': -100}."
+_PAD = (
+    "use lists=Padded(-100), or lists={'*': 'padded', 'labels': Padded(-100)} by column, "
+    "or pack=Pack(2048, pad={'labels': -100})."
+)
 _BAR = "use show_progress=True, which shows a bar for each epoch."
 
 # Keywords of other libraries and launchers, and what to do here, in a sentence each.
@@ -333,6 +335,7 @@ _HINTS = {
     "tokenizer": "tokenize in transform, which runs in the workers.",
     "infinite": "use steps_per_epoch=n: rows begin again when they end.",
     "weights": "use combine([dataset, ...], weights=[...]), which mixes datasets.",
+    "pad_to_multiple_of": "use lists=Padded(multiple=8).",
     "max_length": "use lists='padded' to pad lists, or cut them in transform.",
     "recursive": "folders are read with all folders below them: leave it out.",
     "resume": "use loader.load_state_dict(state).",
@@ -372,7 +375,6 @@ _SYNONYMS = {
     "max_tokens_per_batch": "batch_tokens",
     "num_proc": "num_workers",
     "num_threads": "num_workers",
-    "pad_to_multiple_of": "pad_multiple",
     "paths": "path",
     "predicate": "filters",
     "preprocess": "transform",

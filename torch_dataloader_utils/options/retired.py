@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.errors import UnknownOptionError
+from torch_dataloader_utils.options.lists import Padded
 from torch_dataloader_utils.options.nulls import Fill
 from torch_dataloader_utils.options.packing import Pack
 from torch_dataloader_utils.options.sharding import Rotate
@@ -28,7 +29,7 @@ class Retired:
         now: from what a call gave of all of these, the text of the keyword now; unless that is given as a value.
         was: whether what is given as the keyword itself is a form that it had with these.
         beside: other keywords that the text takes up.
-        also: keywords that live on without this one, and beside it were fields, too.
+        also: fields that belong to another feature without these.
     """
 
     keyword: str
@@ -41,7 +42,7 @@ class Retired:
     def is_in(self, keywords: Given) -> bool:
         """Whether a call with these is as it was."""
         own = keywords.get(self.keyword)
-        live = {name for name in self.also if own is None or keywords.get(name) is None}
+        live = set(self.also) if own is None else set()
         return bool(keywords.keys() & (self.fields.keys() - live)) or self.was(own)
 
     def text(self, given: Given) -> str:
@@ -87,11 +88,24 @@ def _lists_columns(given: Any) -> bool:
 def _pack(names: Mapping[str, str], given: Given) -> str:
     pack = given.get("pack")
     columns = {"columns": list(pack)} if isinstance(pack, (list, tuple)) else {}
-    fields = {name: field for name, field in renamed(given, names).items() if field is not None}
-    if isinstance(pack, Mapping):
-        return f"pack={Pack.from_dict(pack).replace(**fields)!r}"
+    fields = {name: field for name, field in renamed(given, names).items() if name and field is not None}
+    if isinstance(pack, (Pack, Mapping)):
+        return f"pack={Pack.of(pack).replace(**fields)!r}"
     length = fields.pop("length", 2048 if pack is None or columns else pack)
     return f"pack={value('Pack', shown(length), {**columns, **fields})}"
+
+
+def _lists(names: Mapping[str, str], given: Given) -> str:
+    own, values, multiple = given.get("lists"), given.get("pad_values") or {}, given.get("pad_multiple", 1)
+    if not values and multiple == 1:
+        return f"lists={shown('ragged' if own is None else own)}"
+    padded = (own if isinstance(own, Padded) else Padded()).replace(multiple=multiple)
+    every = "padded" if padded == Padded() else padded
+    if not values and not isinstance(own, Mapping):
+        return f"lists={every!r}"
+    rest = own if isinstance(own, Mapping) else {"*": every}
+    forms = {key: every if form == "padded" else form for key, form in rest.items()}
+    return f"lists={shown({**forms, **{name: padded.replace(value=item) for name, item in values.items()}})}"
 
 
 def _sync(names: Mapping[str, str], given: Given) -> str:
@@ -231,11 +245,18 @@ RETIRED = (
     Retired("batch_tokens", {"length_column": "by", "long_rows": "long"}, _buckets),
     Retired(
         "pack",
-        {"pack_length": "length", "pack_method": "method", "pack_long": "long", "pad_values": "pad"},
+        {
+            "pack_length": "length",
+            "pack_method": "method",
+            "pack_long": "long",
+            "pad_values": "pad",
+            "pad_multiple": "",  # sequences have one length
+        },
         _pack,
         _lists_columns,
-        also=("pad_values",),
+        also=("pad_values", "pad_multiple"),
     ),
+    Retired("lists", {"pad_values": "", "pad_multiple": "multiple"}, _lists),
     Retired(
         "transform",
         {"transform_rows": "rows", "transform_schema": "schema", "transform_format": "format"},
@@ -278,11 +299,12 @@ def check_retired(keywords: Given) -> None:
     Raises:
         UnknownOptionError: some are; a line for each feature says what they are now.
     """
-    lines = []
+    lines, left = [], dict(keywords)
     for feature in RETIRED:
-        if feature.is_in(keywords):
+        if feature.is_in(left):
             names = (feature.keyword, *feature.fields, *feature.beside)
-            given = {name: keywords[name] for name in keywords if name in names}
+            given = {name: left[name] for name in left if name in names}
+            left = {name: left[name] for name in left if name not in feature.fields}
             old = ", ".join(f"{name}={shown(item)}" for name, item in given.items())
             lines.append(printable(f"{old} {'is' if len(given) == 1 else 'are'} now {feature.text(given)}"))
     if lines:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from dataclasses import fields
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.errors import CountsRequiredError, Example, OptionError, Remedy, leave_out, use
 from torch_dataloader_utils.options.groups import check_last_batch
 from torch_dataloader_utils.options.sharding import Strided
-from torch_dataloader_utils.printing import shown
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.options.keywords import Options
@@ -108,7 +106,6 @@ def check_packing(options: Options) -> None:
         OptionError: two options exclude each other.
     """
     if options.pack.pack is None:
-        _check_padded(options)
         return
     batch, convert = options.batch, options.convert
     for name, value, only in (
@@ -119,11 +116,6 @@ def check_packing(options: Options) -> None:
     ):
         if value not in only:
             raise OptionError(f"{name}={value!r} with pack: batches are tensors.", remedies=[leave_out(name)])
-    if options.pad.pad_multiple != 1:
-        raise OptionError(
-            f"pad_multiple={options.pad.pad_multiple} with pack, which says how long sequences are.",
-            remedies=[leave_out("pad_multiple")],
-        )
     if options.pack.wraps:
         _check_wrapping(options)
 
@@ -154,11 +146,6 @@ def _whole(options: Options) -> list[Remedy]:
     if pack is None or counted or options.batch.last_batch == "wrap":
         return []
     return [use(pack=pack.replace(method="best_fit"))]
-
-
-def _given(group: object) -> list[str]:
-    """The names of the options of a group that differ from their defaults."""
-    return [item.name for item in fields(group) if getattr(group, item.name) != item.default]  # type: ignore[arg-type]
 
 
 def check_buckets(options: Options) -> None:
@@ -247,17 +234,6 @@ def uncounted_remedies(options: Options, *left_out: str) -> list[Remedy]:
     if shard.steps_per_epoch is not None:
         return [leave_out(*steps)]
     return ways if shard.even != "sync" else [leave_out(*first)]
-
-
-def _check_padded(options: Options) -> None:
-    pad = options.pad
-    if (pad.pad_values or pad.pad_multiple != 1) and options.convert.lists != "padded":
-        name = "pad_values" if pad.pad_values else "pad_multiple"
-        raise OptionError(
-            f"{name}={shown(getattr(pad, name))}, but no lists are padded. In a combination, give it to the "
-            "create_dataloader of each dataset.",
-            remedies=[use(lists="padded"), leave_out(*_given(pad))],
-        )
 
 
 def check_sent(options: Options) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.buckets import Buckets
+from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.packing.buckets import Budget
 from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -36,7 +37,7 @@ def bucketed(scan: ScanSpec | CombinedScan, options: Options) -> dict[str, Any]:
         return {}
     column = _length_column(buckets, scan.report())
     long = "drop" if buckets.long == "drop" else "single"
-    budget = Budget(buckets.tokens, options.batch.batch_size, options.pad.pad_multiple, long)
+    budget = Budget(buckets.tokens, options.batch.batch_size, length_multiple(options.convert.lists), long)
     return {"scan": replace(scan, packing=Bucketing(column, budget, buckets.long == "error")), "exact": False}
 
 

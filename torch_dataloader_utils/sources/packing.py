@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.plan import check_padded_names, pad_value
+from torch_dataloader_utils.convert.plan import pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, PackOptions, progress_of, repeats_rows
+from torch_dataloader_utils.options.packing import Pack
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.packed import Packing
 from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts
@@ -48,13 +49,19 @@ def packed(scan: ScanSpec | CombinedScan, keys: Sequence[str], options: Options)
     if options.pack.wraps:
         wrapping = Wrapping(columns, pack.length, valid_key)
         return {"scan": _packed(scan, wrapping), "keys": wrapping.keys}
-    check_padded_names(pack.pads, columns, "Pack: pad")
-    other = 0 if isinstance(pack.pad, Mapping) else pack.pad
-    pads = {
-        key: pad_value(key, pack.pads.get(key, other), np.dtype(report[key]["dtype"]), "Pack: pad") for key in columns
-    }
-    packing = Packing(pads, pack, options.pack.documents, options.pack.sequences, valid_key)
+    dtypes = {key: np.dtype(report[key]["dtype"]) for key in columns}
+    packing = Packing(_pads(pack, dtypes), pack, options.pack.documents, options.pack.sequences, valid_key)
     return {"scan": _packed(scan, packing), "exact": False, "keys": packing.keys}
+
+
+def _pads(pack: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
+    """What fills up the sequences of each column, as a scalar of its dtype."""
+    unknown = [name for name in pack.pads if name not in dtypes]
+    if unknown:
+        raise OptionError(f"Pack: pad names {unknown[0]!r}: expected one of the columns {list(dtypes)}.")
+    other = 0 if isinstance(pack.pad, Mapping) else pack.pad
+    values = {key: pack.pads.get(key, other) for key in dtypes}
+    return {key: pad_value(f"Pack: pad={{{key!r}: {values[key]!r}}}", values[key], dtypes[key]) for key in dtypes}
 
 
 def narrowed(schema: pa.Schema, options: Options, *, whole: bool = False) -> pa.Schema:

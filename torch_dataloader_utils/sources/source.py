@@ -252,7 +252,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     given = narrowed(given, options) if read.transform is None else given
     transform, output = transform_of(given, read)
     converted = narrowed(output, options, whole=True)
-    converter = build_converter(converted, options.convert, options.batch.output_format, options.pad)
+    converter = build_converter(converted, options.convert, options.batch.output_format)
     _warn_of_objects(converter)
     chosen, copies = chosen_keys(manifest, options.subset), class_copies(manifest, options.subset)
     predicate_columns = decisive_columns(manifest, chosen, copies)
