@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,30 @@ from torch_dataloader_utils.redaction import safe_repr
 from torch_dataloader_utils.rows import Rows as Rows
 
 FileKey: TypeAlias = tuple[int, str]  # (part, path)
+
+
+class Unit(Enum):
+    """What a row of a plan is, once it is read."""
+
+    ROW = "row"
+    TOKEN = "token"
+    SEQUENCE = "sequence"
+    BATCH = "batch"
+
+    @property
+    def plural(self) -> str:
+        """Several of them, in a word."""
+        return "batches" if self is Unit.BATCH else f"{self.value}s"
+
+    @property
+    def planned(self) -> str:
+        """What plans count, in a word: sequences and batches are counted as they are made, of rows."""
+        return "token" if self is Unit.TOKEN else "row"
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether what plans count is what batches have."""
+        return self in (Unit.ROW, Unit.TOKEN)
 
 
 @safe_repr

@@ -12,6 +12,7 @@ from typing import Any
 from torch_dataloader_utils.distributed.agreement import RankReport, has_peers
 from torch_dataloader_utils.distributed.ranks import World, joining, resolve_world
 from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.advice import idle_ranks_advice, small_windows_advice, uneven_steps_advice
 from torch_dataloader_utils.planning.even import total_rows
@@ -131,7 +132,7 @@ class Planner:
             CountsRequiredError: row counts are not known before reading.
             IndexError: there is no such step.
         """
-        laps, tokens = self._options.shard.steps_per_epoch is not None, self._options.pack.wraps
+        laps, tokens = self._options.shard.steps_per_epoch is not None, self._source.unit is Unit.TOKEN
         return rows_of_step(lambda lap: self.rank_plan(epoch, rank, lap, past=past), step, laps=laps, tokens=tokens)
 
     @property
@@ -183,7 +184,9 @@ class Planner:
         kept, follows = self._last_plan, self._options.follow.follows
         if kept is None or kept.options != options or kept.num_ranks != num_ranks:
             of = self._source
-            kept = self._last_plan = Plan(of.files, of.splits, options, num_ranks, of.exact, of.parts, grows=follows)
+            kept = self._last_plan = Plan(
+                of.files, of.splits, options, num_ranks, of.exact, of.parts, grows=follows, unit=of.unit
+            )
         return kept
 
     def _plan_of_rest(self, epoch: int, num_shards: int | None, past: tuple[Phase, ...]) -> Plan:
@@ -255,10 +258,10 @@ class PlanWarnings:
             plan: of the rank.
             given: the rows (or tokens) that its share has, also if they fill no batch.
         """
-        batch, pack = self._options.batch, self._options.pack
-        if given and pack.wraps:
+        batch = self._options.batch
+        if given and plan.unit is Unit.TOKEN:
             why = (
-                f"its {plural(given, 'token')} fill no sequence of {pack.token_length}; use a smaller "
+                f"its {plural(given, 'token')} fill no sequence of {plan.unit_rows}; use a smaller "
                 "Pack(length), or even='pad', which delivers them with a mask"
             )
         elif batch.last_batch == "drop":
@@ -287,14 +290,11 @@ class PlanWarnings:
 
 def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
     """The options a plan depends on, with another number of shards if given."""
-    shard, mixing, pack, bucket = options.shard, options.mixing, options.pack, options.bucket
-    buckets = bucket.batch_tokens is not None  # a row of a plan is then a batch
-    tokens, buffer = pack.token_length, options.shuffle.window_rows  # if above 1, a row of a plan is a token
-    packs = pack.pack is not None and not pack.wraps
+    shard, mixing = options.shard, options.mixing
     if mixing is not None:
         num_shards = 1  # the workers of a rank share the reading of all datasets
-    return PlanOptions(
-        batch_size=1 if buckets else options.batch.batch_size * tokens,
+    shape = PlanOptions(
+        batch_size=options.batch.batch_size,
         shuffle=bool(options.shuffle.permutes),
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
@@ -302,17 +302,14 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         sharding=with_options(shard.sharding) if mixing is None else "contiguous",
         even=(shard.even if shard.steps_per_epoch is None else None) or "none",
         last_batch=options.batch.last_batch,
-        buffer_rows=None if buffer is None else buffer * tokens,
+        buffer_rows=options.shuffle.window_rows,
         window_bytes=options.shuffle.window_bytes,
         open_splits=options.shuffle.open_splits,
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
         mixing=mixing,
-        pack_rows=bucket.rows if buckets else pack.documents if packs else None,
-        pack_bytes=bucket.window_bytes if buckets else pack.window_bytes,
-        pack_keyed=buckets,
-        sequence_length=tokens,
     )
+    return options.features.plan(shape)
 
 
 def digest(parts: Any) -> int:

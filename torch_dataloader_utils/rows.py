@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+I64: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,9 @@ class Rows:
             return np.arange(self.start, self.stop, dtype=np.int64)
         places = np.arange(self._before(self.start), self._before(self.stop), dtype=np.int64)
         return self.phase + places // self.block * self.step + places % self.block
+
+
+def stable_order(keys: I64) -> I64:
+    """The order that sorts these numbers (at least 0), equal ones as they are; 16-bit numbers sort ten times faster."""
+    small = keys.max(initial=0) < 1 << 16
+    return np.argsort(keys.astype(np.uint16) if small else keys, kind="stable")

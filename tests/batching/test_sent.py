@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.batching.batches import BatchSize, in_step, shard_batches
-from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.devices import HostTarget
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.batching.sent import AHEAD, SentForm, on_current_stream, prefetched
@@ -25,6 +24,7 @@ from torch_dataloader_utils.convert.columns import Dense, Objects, Ragged, Text
 from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.errors import StaleIteratorError
+from torch_dataloader_utils.length_buckets.batches import BucketMaker
 from torch_dataloader_utils.reading.blocks import Block
 
 
@@ -255,7 +255,7 @@ def test_batches_of_groups_are_sent(target: ThreadTarget) -> None:
     groups = Block.of_columns(
         3, {key: Grouped(column, np.array([0, 2, 7, 10])) for key, column in (rows.columns or {}).items()}
     )
-    form = BucketForm(SentForm(KEYS, JAGGED, target))
+    form = BucketMaker(SentForm(KEYS, JAGGED, target))
     assert [batch["id"].tolist() for batch in on_current_stream(form.slices(groups, 0, 3, 1))] == [
         [0, 1], [2, 3, 4, 5, 6], [7, 8, 9],
     ]  # fmt: skip

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from tests.transforms.test_images import SIZE, pixels_of, png
 from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
 from torch_dataloader_utils import Sample, StructuredDataset, Subsets
+from torch_dataloader_utils.class_weights.draws import ClassDraw
+from torch_dataloader_utils.hashing import Choice, name_hash
 from torch_dataloader_utils.options import SubsetOptions
-from torch_dataloader_utils.subsets.choice import Choice, choice_of
-from torch_dataloader_utils.subsets.copies import ClassDraw
-from torch_dataloader_utils.subsets.hashing import name_hash
+from torch_dataloader_utils.subsets.choice import choice_of
 from torch_dataloader_utils.subsets.keys import key_hashes
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils import Pack, Sample, StructuredDataset, Subsets, combine, merge_state_dicts
+from torch_dataloader_utils.class_weights.draws import ClassDraw
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, CountsRequiredError, OptionError
-from torch_dataloader_utils.subsets.copies import ClassDraw
-from torch_dataloader_utils.subsets.hashing import name_hash
+from torch_dataloader_utils.hashing import name_hash
 
 WEIGHTS = {0: 0.4, 1: 2.5, None: 0}
 ROWS, FILES, GROUP = 60, 3, 25  # rows of each file

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.checkpoint.form import check_form, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
-from torch_dataloader_utils.mixing.curriculum import MOST_PHASES, Curriculum, WeightPhase, checked, in_rows
+from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked, in_rows
 from torch_dataloader_utils.mixing.laps import cut_laps
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, prefix_counts
+from torch_dataloader_utils.options.mix import MOST_PHASES
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.phases import plain_options
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.mixing.groups import WeightTree
-from torch_dataloader_utils.mixing.rows import MixRule, default_weights, epoch_rows, exact_weight
+from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch
+from torch_dataloader_utils.options.weights import WeightTree, default_weights, exact_weight
 
 WEIGHT = st.floats(0.1, 10).map(lambda weight: round(weight, 2))
 

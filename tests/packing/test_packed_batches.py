@@ -215,7 +215,7 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     tokens = [token for batch in real for token in batch["input_ids"][batch["document_ids"] >= 0].tolist()]
     assert len(tokens) == sum(LENGTHS) + 100
     packed, _ = StructuredDataset.create_dataloader(data, pack=Pack(8, columns=["input_ids", "labels"]))
-    with pytest.raises(OptionError, match="dataset 'a' packs its documents: pass pack= to combine"):
+    with pytest.raises(OptionError, match="dataset 'a' has pack: pass it to combine"):
         combine({"a": packed.dataset})
 
 

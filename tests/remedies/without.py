@@ -19,7 +19,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "iteration/epochs:check_foreign": "torch passes on no more than the text of errors in its workers",
     "options/ranks:_check_peers": "only with process groups and meshes: tests/distributed",
     "options/together:check_device": "only with a GPU, or of a device without pin_memory",
-    "sources/packing:_checked": "only of a combination",
+    "packing/feature:_checked": "only of a combination",
     "sources/source:_check_processes": "only of memory://, which only some tests may use",
     "sources/mixing:check_counted": "of class_weights within a combination",
 }
@@ -159,7 +159,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "options/workers:_check_gpu",
         "options/sharding:of_sharding",
         "options/together:_refuse_counted",
-        "reading/wrapped:_by_run",
+        "packing/stream:_by_run",
         "schemas/merge:resolve_schema",
         "sources/combine:_members",
         "sources/group:for_each",

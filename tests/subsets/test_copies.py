@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.subsets.copies import ClassDraw
+from torch_dataloader_utils.class_weights.draws import ClassDraw
 
 WEIGHTS = st.lists(st.floats(0, 1000), max_size=200).map(lambda weights: np.array(weights, np.float64))
 NUMBERS = st.integers(0, 2**62)

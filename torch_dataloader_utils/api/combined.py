@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.api.files import StructuredDataset
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -44,7 +45,7 @@ def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any],
     named = _named(datasets)
     check_keywords(options)
     options = {**_rotation(list(named.values()), options), **options}
-    parsed = parse_options(options, "combine")
+    parsed = with_features(parse_options(options, "combine"))
     sources = [_source_of(item, label, parsed) for item, label in zip(named.values(), labels(list(named)), strict=True)]
     source = combined_source(sources, list(named), parsed)
     _warn_of_unused(named, options)

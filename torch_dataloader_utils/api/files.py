@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.errors import UnknownOptionError
+from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -22,6 +23,7 @@ PathLike = str | os.PathLike[str]
 def _create_dataloader(path: Any, format: str | None = None, **options: Any) -> tuple[StructuredLoader[Any, Any], Any]:
     given = options if format is None else {"format": format, **options}
     source, parsed = parse_call("files", path, given)
+    parsed = with_features(parsed)
     dataset = opened(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
 

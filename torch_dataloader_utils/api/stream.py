@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch_dataloader_utils.api import files, tables
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
@@ -21,7 +22,7 @@ from torch_dataloader_utils.values import plain_value
 
 def _stream(source: Any, **options: Any) -> StructuredLoader[Any, Any]:
     named = source_of(plain_value(source))
-    parsed = parse_stream(named if isinstance(named, SourceValue) else None, options)
+    parsed = with_features(parse_stream(named if isinstance(named, SourceValue) else None, options))
     return StructuredLoader(_opened(named, parsed), parsed)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
@@ -31,7 +32,7 @@ def _table_loader(table: TableSource, **options: Any) -> tuple[StructuredLoader[
             raise UnknownOptionError(f"{name!r} is an option for files: leave it out, because {why}.")
     if not isinstance(table, TableSource):
         raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
-    parsed = parse_options(options, "table")
+    parsed = with_features(parse_options(options, "table"))
     dataset = opened_table(table, parsed)
     return StructuredLoader(dataset, parsed), dataset
 
@@ -167,6 +168,7 @@ class TableDataset(SnapshotDataset):
 
 def _iceberg_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], IcebergDataset]:
     source, parsed = parse_call("iceberg", table, options)
+    parsed = with_features(parsed)
     dataset = opened_iceberg(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
 
@@ -349,6 +351,7 @@ class IcebergDataset(TableDataset):
 
 def _delta_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], DeltaDataset]:
     source, parsed = parse_call("delta", table, options)
+    parsed = with_features(parsed)
     dataset = opened_delta(source, parsed)
     return StructuredLoader(dataset, parsed), dataset
 

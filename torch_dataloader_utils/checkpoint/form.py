@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
-from torch_dataloader_utils.mixing.curriculum import MOST_PHASES
+from torch_dataloader_utils.options.mix import MOST_PHASES
 
 VERSION = 1
 SEAL = "digest"  # the key of the digest of all others

@@ -14,7 +14,7 @@ from torch_dataloader_utils.cli.benchmark.decoding import Decoded, decoded
 from torch_dataloader_utils.cli.benchmark.layouts import Layout
 from torch_dataloader_utils.cli.benchmark.passes import MeasuredPasses, first_pass, joined, measured
 from torch_dataloader_utils.cli.benchmark.settings import Trial
-from torch_dataloader_utils.cli.benchmark.units import Unit, unit_of
+from torch_dataloader_utils.cli.benchmark.units import CountUnit, unit_of
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, GOOD, WARNING, Output, Result, Screen
 from torch_dataloader_utils.errors import EmptyDatasetError
@@ -52,7 +52,7 @@ class Report:
     layouts: list[Layout]
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> CountUnit:
         """What speeds are counted in, that of raw decoding only if it can be."""
         return self.loader.unit
 

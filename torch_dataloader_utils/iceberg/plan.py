@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
 from torch_dataloader_utils.filters.sql import TableFilter, table_filter
+from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.iceberg.catalog import again, open_table
 from torch_dataloader_utils.iceberg.file_scan import FileScan
 from torch_dataloader_utils.iceberg.metadata import OpenTable
@@ -40,7 +41,6 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage import Naming, Renewal, Storage
 from torch_dataloader_utils.storage.waiting import limited
-from torch_dataloader_utils.subsets.hashing import name_hash
 
 _NAME_MAPPING = "schema.name-mapping.default"
 

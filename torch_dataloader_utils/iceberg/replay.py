@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch_dataloader_utils.hashing import Choice, Interval, name_hash
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.deleted_rows import chosen_file
-from torch_dataloader_utils.subsets.choice import Choice, Interval
-from torch_dataloader_utils.subsets.hashing import name_hash
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.planned import PlannedFile

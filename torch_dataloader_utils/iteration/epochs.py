@@ -11,10 +11,8 @@ from math import inf
 from typing import Any
 
 from torch_dataloader_utils.batching.batches import BatchMaker, BatchSize, exactly, in_step
-from torch_dataloader_utils.batching.bucketed import BucketForm
 from torch_dataloader_utils.batching.devices import Target, make_target
 from torch_dataloader_utils.batching.output_formats import make_form
-from torch_dataloader_utils.batching.wrapped import SequenceForm
 from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.agreement import check_reports
@@ -27,6 +25,7 @@ from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.iteration.rank_run import RankRun, Recipe
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.metrics.verdict import VerdictLog
+from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.even import total_rows
@@ -230,9 +229,9 @@ class Epochs:
 
     def _show(self, begun: ShownPass) -> PassProgress:
         """Begin to show a pass; workers of a foreign loader show nothing."""
-        options, world = self._options, self.planner.world
-        progress = Progress(interval=inf) if self.worker is not None else progress_of(options, world)
-        return PassProgress(begun, progress, plan_options(options), world.num_ranks, self.meter, options.units)
+        shape, world, units = plan_options(self._options), self.planner.world, self.source.unit.plural
+        progress = Progress(interval=inf) if self.worker is not None else progress_of(self._options, world)
+        return PassProgress(begun, progress, shape, world.num_ranks, self.meter, units)
 
     def _recipe(self, place: EpochPosition, plan: RankPlan, steps: int | None) -> Recipe:
         return Recipe(
@@ -245,7 +244,12 @@ class Epochs:
             steps=None if self._options.shard.even == "sync" else steps,
             laps=self._options.shard.steps_per_epoch is not None,
             ended=partial(
-                _ended, steps=steps, planner=self.planner, options=self._options, foreign=self.worker is not None
+                _ended,
+                steps=steps,
+                planner=self.planner,
+                options=self._options,
+                unit=self.source.unit,
+                foreign=self.worker is not None,
             ),
             collate=self._options.batch.collate_fn,
             hooks=self.hooks,
@@ -299,9 +303,7 @@ class Epochs:
         """Kept across passes, with the memory it recycles."""
         options, source, pin = self._options, self.source, self._options.worker.pin_memory
         form = make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
-        if options.pack.wraps:
-            return SequenceForm(form, options.pack.token_length)
-        return form if options.bucket.batch_tokens is None else BucketForm(form)
+        return options.features.batches(form)
 
     @cached_property
     def target(self) -> Target | None:
@@ -311,12 +313,19 @@ class Epochs:
 
 
 def _ended(
-    batches: Iterator[Any], taken: int, steps: int | None, planner: Planner, options: Options, *, foreign: bool
+    batches: Iterator[Any],
+    taken: int,
+    steps: int | None,
+    planner: Planner,
+    options: Options,
+    *,
+    unit: Unit,
+    foreign: bool,
 ) -> Iterator[Any]:
     """The batches after the first `taken`, cut where the options make all ranks end; those of a foreign loader not."""
     shard = options.shard
     if shard.steps_per_epoch is not None:
-        return exactly(batches, (steps or 0) - taken, options.units)
+        return exactly(batches, (steps or 0) - taken, unit.plural)
     if shard.even != "sync" or planner.world.num_ranks == 1 or foreign:
         return batches
     if not planner.has_peers:
@@ -333,7 +342,7 @@ def _ended(
 
 def _why_empty(source: Source, options: Options) -> str:
     """What it means that a pass has no batch, if their number was unknown."""
-    packs = options.pack.pack is not None
+    packs = source.unit in (Unit.TOKEN, Unit.SEQUENCE)
     whole = isinstance(source.scan, ScanSpec) and not source.scan.selects_rows and not source.subset
     if packs and whole and options.read.transform is None:
         return "no document of its share holds a token"

@@ -113,5 +113,5 @@ def reading_of(source: Source, options: Options, worker: tuple[int, int] | None 
         local=source.scan.local,
         collates=options.batch.collate_fn is not None,
         in_step=options.shard.even == "sync",
-        units=options.units,
+        units=source.unit.plural,
     )

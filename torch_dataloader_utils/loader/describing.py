@@ -11,6 +11,7 @@ from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
 from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
+from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.advice import (
@@ -80,7 +81,7 @@ class _Facts:
             decoded_bytes=sum(segment.size_bytes for segment in segments),
             segments=len(segments), segment_name=_segment_name(source), splits=len(source.splits),
             rows=self._rows if source.rows_are_final else None, rows_unfiltered=self._rows,
-            batch_rows=own.batch_rows // own.sequence_length, sequence_length=own.sequence_length,
+            batch_rows=own.batch_rows // own.unit_rows, sequence_length=own.unit_rows,
             batch_type=self._batch_type, keys=tuple(batch_keys(source, self.options.batch.output_format)),
             object_columns=_object_columns(source, self.options.batch.output_format),
             rank=world.rank, num_ranks=world.num_ranks, ranks_from=world.source,
@@ -88,8 +89,8 @@ class _Facts:
             even=self.options.shard.even or "none", ranks=ranks,
             not_delivered=None if plan is None else self._not_delivered(ranks, own.batch_rows),
             worker_splits=worker_splits, shuffle_window=own.window,
-            shuffle=shuffle_sentence(self.options.shuffle.permutes, own, packs=self.options.units == "sequences"),
-            batch_variance=None if own.window is None or own.by_length else own.window.variance_ratio(own.batch_rows),
+            shuffle=shuffle_sentence(self.options.shuffle.permutes, own, packs=source.unit is Unit.SEQUENCE),
+            batch_variance=_variance(own),
             warnings=tuple(self._warnings(plan, own, worker_splits)),
         )  # fmt: skip
 
@@ -175,6 +176,12 @@ class _Facts:
         yield from filter(None, [of_ranks, of_workers, of_order])
 
 
+def _variance(plan: RankPlan) -> float | None:
+    """Of a batch's mean, relative to that of a random sample; None without windows of rows."""
+    window = plan.window
+    return None if window is None or plan.unit is Unit.BATCH else window.variance_ratio(plan.batch_rows)
+
+
 def _object_columns(source: Source, output_format: str) -> tuple[str, ...]:
     report = {} if output_format in ("arrow", "dict") else source.scan.report()
     return tuple(key for key, each in report.items() if each["dtype"] == "object")
@@ -202,8 +209,8 @@ def shuffle_sentence(permutes: str, plan: RankPlan, *, packs: bool = False) -> s
     """
     if plan.window is not None:
         order = "splits stay in file order" if not permutes else "each epoch has another order"
-        what = "batches" if plan.by_length else "rows" if plan.sequence_length == 1 else "documents"
-        words = window_in_words(plan.window, plan.batch_rows, plan.by_length, plan.unit)
+        what = "documents" if plan.unit is Unit.TOKEN else "batches" if plan.unit is Unit.BATCH else "rows"
+        words = window_in_words(plan.window, plan.batch_rows, plan.unit)
         slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"
         return f"{what} are permuted in {words}; {order}{slower}"
     if not permutes and packs:

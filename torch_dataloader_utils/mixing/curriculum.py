@@ -18,10 +18,9 @@ import numpy as np
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.mixing.rows import apportioned, check_apart, check_laps
 from torch_dataloader_utils.mixing.schedule import Stretch, prefix_counts
+from torch_dataloader_utils.options.mix import MOST_PHASES
 
 _LAST = 1e-30  # the rate of a source of weight 0, relative to the largest: its rows come after those of all others
-
-MOST_PHASES = 2**16  # of a run: a state holds them all
 
 
 @dataclass(frozen=True)

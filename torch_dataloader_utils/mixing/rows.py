@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.options.weights import default_weights, exact_weight
 from torch_dataloader_utils.printing import shown
 
 _LEAST = 1e-9  # a weight, relative to the largest: rows of a smaller one have no position that floats tell apart
@@ -118,16 +119,6 @@ def check_apart(weights: Sequence[float | Fraction]) -> None:
             f"weights={shown(list(map(float, weights)))}: expected numbers of which none is more than "
             f"{1 / _LEAST:.0e} times another."
         )
-
-
-def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:
-    """The sizes to the power of `1 / temperature`; rounded, because the last bit may differ between machines."""
-    return [float(f"{size ** (1 / temperature):.12g}") if temperature != 1 else float(size) for size in sizes]
-
-
-def exact_weight(weight: float | Fraction) -> Fraction:
-    """The decimal number that Python shows for the weight: 1/10 for 0.1."""
-    return weight if isinstance(weight, Fraction) else Fraction(repr(float(weight)))
 
 
 def _rows(sizes: Sequence[int], weights: Sequence[Fraction], rule: MixRule) -> list[int]:

@@ -8,6 +8,7 @@ from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
+from torch_dataloader_utils.feature import Features
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.options.even import of_even
 from torch_dataloader_utils.options.groups import (
@@ -29,14 +30,19 @@ from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.options.transform import of_transform
 from torch_dataloader_utils.options.workers import of_worker_mode
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.values import Check, checked, declared, plain_value
+from torch_dataloader_utils.values import Check, Checked, checked, declared, plain_value
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options of one loader, grouped; and how its datasets are mixed, as its plans need it (see `PlanOptions`)."""
+    """All options of one loader, grouped; and the features that they ask for.
+
+    Attributes:
+        mixing: how its datasets are mixed, as its plans need it (see `PlanOptions`).
+        features: what they change of the loader.
+    """
 
     read: ReadOptions
     subset: SubsetOptions
@@ -51,6 +57,7 @@ class Options:
     follow: FollowOptions
     mix: MixOptions = field(default_factory=MixOptions)
     mixing: Mapping[str, Any] | None = None
+    features: Features = field(default_factory=Features)
 
     @property
     def uncounted(self) -> str:
@@ -64,21 +71,14 @@ class Options:
         return "" if self.read.transform_rows == "same" else "transform may change the number of rows"
 
     @property
-    def units(self) -> str:
-        """What a pass counts, in a word: mostly rows."""
-        if self.bucket.batch_tokens is not None:
-            return "batches"
-        if self.pack.pack is None:
-            return "rows"
-        return "tokens" if self.pack.wraps else "sequences"
-
-    @property
     def buckets(self) -> str:
         """How batches are cut by length, as text; "" if they are not."""
         return self.bucket.text(self.batch.batch_size, length_multiple(self.convert.lists))
 
 
-_GROUPS: dict[str, type] = {name: kind for name, kind in get_type_hints(Options).items() if isinstance(kind, type)}
+_GROUPS: dict[str, type] = {
+    name: kind for name, kind in get_type_hints(Options).items() if isinstance(kind, type) and issubclass(kind, Checked)
+}
 
 
 def repeats_rows(options: Options) -> bool:

@@ -14,6 +14,7 @@ from torch_dataloader_utils.values import Check, Checked, Value, maybe, one_of, 
 
 _MOST = 100_000  # datasets; an iterator may not end
 _MOST_ROWS = 2**60  # of a run, and steps
+MOST_PHASES = 2**16  # of a run: a state holds them all
 
 
 def _number(value: Any) -> float | None:

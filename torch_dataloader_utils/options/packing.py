@@ -12,6 +12,9 @@ from torch_dataloader_utils.values import Checked, Value, a, maybe, names, one_o
 
 _MOST_TOKENS = 2**27  # of a sequence
 
+# What packing adds to batches: where documents begin and end in their sequences.
+POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+
 
 def _padding(name: str, value: Any) -> Any:
     """A number, or a dict of them; whether they fit their columns is known later."""
@@ -97,11 +100,6 @@ class PackOptions(Checked):
         return None if self.pack is None or self.pack.columns is None else tuple(self.pack.columns)
 
     @property
-    def token_length(self) -> int:
-        """How many rows of a plan a sequence has: L if they are tokens, else 1."""
-        return self.pack.length if self.pack is not None and self.wraps else 1
-
-    @property
     def text(self) -> str:
         """What is packed, and how, as a short text that distinguishes it; "" if nothing is."""
         pack = self.pack
@@ -109,8 +107,3 @@ class PackOptions(Checked):
             return ""
         long = "" if pack.long == "split" else f", longer documents: {pack.long}"
         return f"{', '.join(self.columns or ['all columns'])} into {pack.length} tokens by {pack.method}{long}"
-
-    @property
-    def window_bytes(self) -> int:
-        """The fewest decoded bytes of a window, with a quarter of its sequences: larger reads of lists are slower."""
-        return 0 if self.pack is None else self.sequences * self.pack.length

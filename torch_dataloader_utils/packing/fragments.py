@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torch_dataloader_utils.packing.best_fit import I64
+from torch_dataloader_utils.rows import I64
 
 
 @dataclass(frozen=True, eq=False)

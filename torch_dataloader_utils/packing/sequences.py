@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from torch_dataloader_utils.packing.best_fit import I64, best_fit, stable_order
+from torch_dataloader_utils.packing.best_fit import best_fit
+from torch_dataloader_utils.rows import I64, stable_order
 
 
 @dataclass(frozen=True, eq=False)

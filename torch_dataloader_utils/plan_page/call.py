@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +22,7 @@ from torch_dataloader_utils.options.transform import transform_of
 from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.values import ByColumn, Value
+from torch_dataloader_utils.values import ByColumn, Checked, Value
 
 # Plain values as Python and YAML write them, exactly: whole numbers of any size, and keys of any type.
 
@@ -178,7 +178,8 @@ def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str
 
 def _given(options: Options) -> dict[str, Values]:
     """The options that differ from their defaults, by keyword, each as text, as code or hidden."""
-    groups = filter(is_dataclass, (getattr(options, group.name) for group in fields(options)))
+    found = (getattr(options, group.name) for group in fields(options))
+    groups = [group for group in found if isinstance(group, Checked)]
     as_given = {
         "even": even_of(options.shard),
         "sharding": sharding_of(options.shard.sharding),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
-from torch_dataloader_utils.model import FileKey, Piece, Rows, split_of, split_pieces
+from torch_dataloader_utils.model import FileKey, Piece, Rows, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Options, Rotate, Strided, name_of, repeats_rows
 from torch_dataloader_utils.options.sharding import WORDS
 from torch_dataloader_utils.options.shuffle import Shuffle
@@ -46,7 +46,7 @@ def why_fixed(source: Source, options: Options) -> str | None:
         return "the sharding policy is a function of your own"
     if options.shard.canonical_ranks is not None:
         return "canonical_ranks shards for virtual ranks"
-    if options.pack.wraps:
+    if source.unit is Unit.TOKEN:
         return "its rows are tokens, which are delivered in whole sequences"
     if abs(options.shuffle.shuffle_seed) >= _SAFE_INTEGER:
         return "the seed is too large for a browser's numbers"
@@ -168,8 +168,8 @@ def page_data(
         "seed": options.shuffle.shuffle_seed,
         "exact": source.exact,
         "unknown": _unknown(options),
-        "by_length": _by_length(options),
-        "unit": "token" if options.pack.wraps else "row",
+        "by_length": _by_length(source, options),
+        "unit": source.unit.planned,
         "files": [[redacted(file.info.path), file.info.record_count] for file in source.files],
         "file_bytes": [file.info.file_size for file in source.files],
         "file_parts": [file.info.part for file in source.files],
@@ -195,10 +195,10 @@ def _unknown(options: Options) -> Values:
     }
 
 
-def _by_length(options: Options) -> Values | None:
+def _by_length(source: Source, options: Options) -> Values | None:
     """The fewest rows and bytes of a window whose rows are cut into batches by length; None if none are."""
-    bucket = options.bucket
-    return None if bucket.batch_tokens is None else {"rows": bucket.rows, "bytes": bucket.window_bytes}
+    together = plan_options(options).read_together if source.unit is Unit.BATCH else None
+    return None if together is None else {"rows": together.rows, "bytes": together.size_bytes}
 
 
 def plan_values(options: Options, num_ranks: int) -> Values:
@@ -209,7 +209,7 @@ def plan_values(options: Options, num_ranks: int) -> Values:
     return {
         "num_ranks": num_ranks,
         "num_workers": options.worker.num_workers,
-        "batch_size": options.batch.batch_size * options.pack.token_length,
+        "batch_size": options.batch.batch_size * options.features.unit_rows,
         "sharding": "contiguous" if options.mixing is not None else name_of(sharding) if plain else None,
         **{name: getattr(shard.rotation, name) for name in Rotate.fields},
         "unit": shard.unit,

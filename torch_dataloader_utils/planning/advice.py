@@ -145,7 +145,7 @@ def _rows_of_ranks(plan: Plan, epoch: int, idle: Sequence[int]) -> str:
 
 def _units(plan: Plan) -> str:
     """What a plan counts, in a word."""
-    return "row" if plan.options.sequence_length == 1 else "token"
+    return plan.unit.planned
 
 
 def _why_idle(plan: Plan) -> tuple[str, str]:
@@ -159,7 +159,7 @@ def _why_idle(plan: Plan) -> tuple[str, str]:
     rows = plan.splits.rows
     if rows is not None and rows < plan.num_ranks:
         return f"there {_are(rows, _units(plan))} for {ranks}", "Use fewer ranks."
-    length = plan.options.sequence_length
+    length = plan.options.unit_rows
     if rows is not None and length > 1 and rows < plan.num_ranks * length:
         return (
             f"there {_are(rows, 'token')}, which do not fill a sequence of {length} for each of {ranks}",

@@ -17,9 +17,23 @@ _AT_LEAST_ONE = (
     "open_splits",
     "canonical_ranks",
     "steps_per_epoch",
-    "pack_rows",
-    "sequence_length",
+    "unit_rows",
 )
+
+
+@dataclass(frozen=True)
+class ReadTogether:
+    """The least of what is read together, if a worker has so much.
+
+    Attributes:
+        rows: rows.
+        size_bytes: their decoded bytes.
+        keyed: whether each window has the key of a permutation.
+    """
+
+    rows: int
+    size_bytes: int
+    keyed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +59,9 @@ class PlanOptions(ShardingOptions):
         mixing: how the rows of several datasets are mixed, as plain values: {"batches": "proportional" or "single",
             "rows": of each dataset in an epoch, "rates": of each dataset, "run": True if epochs that have every row
             once still continue where the last one ended}; None: their splits are merged.
-        pack_rows: the fewest documents that are packed together, if a worker has so many; None if none are packed.
-        pack_bytes: their fewest decoded bytes.
-        pack_keyed: whether each of their windows has the key of a permutation, although rows are not shuffled.
+        read_together: which rows are read together although they are not shuffled; None: as it is fastest.
         levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
-        sequence_length: rows that stay together in batches, because they are the tokens of a sequence (L); else 1.
+        unit_rows: rows that stay together in batches, such as the tokens of a sequence (L); else 1.
     """
 
     batch_size: int = 1024
@@ -65,11 +77,9 @@ class PlanOptions(ShardingOptions):
     canonical_ranks: int | None = None
     steps_per_epoch: int | None = None
     mixing: Mapping[str, Any] | None = None
-    pack_rows: int | None = None
-    pack_bytes: int = 0
-    pack_keyed: bool = False
+    read_together: ReadTogether | None = None
     levelled: bool = False
-    sequence_length: int = 1
+    unit_rows: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +115,7 @@ class PlanOptions(ShardingOptions):
                 f"total_shards={self.total_shards} with num_ranks={num_ranks}: total_shards must be a multiple of "
                 "num_ranks, so that each rank gets one shard per epoch."
             )
-        batch_size = self.batch_size // self.sequence_length
+        batch_size = self.batch_size // self.unit_rows
         if self.unit == "split_batch" and batch_size % num_ranks:
             raise ShardingError(
                 f"sharding={self.sharding!r} with batch_size={batch_size} and num_ranks={num_ranks}: batch_size must "

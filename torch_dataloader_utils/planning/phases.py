@@ -14,13 +14,14 @@ from torch_dataloader_utils.errors import CheckpointMismatchError
 from torch_dataloader_utils.model import Piece, RankCursor
 from torch_dataloader_utils.options import Rotate, Strided, name_of, split_sharding
 from torch_dataloader_utils.planning.mix_epochs import rest_of_mix
-from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
 from torch_dataloader_utils.planning.sharding import FUNCTION, policy_name
 
 _ALL = 2**62  # more batches than any rank has: stands for a rank that has finished the epoch
 _OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state stores them with its data
+_NOT_PLAIN = (*_OF_DATA, "read_together", "unit_rows")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Phase:
         names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
         current = replace(current, mixing=None)
         sharding = _sharding_of(self.options, current.sharding)
-        options = replace(current, sharding=sharding, **{name: self.options[name] for name in names})
+        own = {name: self.options[name] for name in names}
+        options = replace(current, sharding=sharding, **own, **_units_of(self.options))
         return options, self.options["num_ranks"]
 
     def keeps_ranks(self, shape: tuple[PlanOptions, int], following: tuple[PlanOptions, int]) -> bool:
@@ -88,10 +90,30 @@ class Phase:
 
 def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
     """The options that shape the order, except those stored with the data, as plain values."""
-    plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _OF_DATA}
+    plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _NOT_PLAIN}
     if options.mixing is None:
         del plain["mixing"]  # as in states from before there was any
-    return plain | _saved_sharding(options) | {"num_ranks": num_ranks}
+    return plain | _saved_units(options) | _saved_sharding(options) | {"num_ranks": num_ranks}
+
+
+# The names that states have for what the first feature that was not about rows brought.
+_TOGETHER = {"rows": "pack_rows", "size_bytes": "pack_bytes", "keyed": "pack_keyed"}
+_UNIT_ROWS = "sequence_length"
+
+
+def _saved_units(options: PlanOptions) -> dict[str, Any]:
+    """Which rows are read together, and stay together, as states hold it."""
+    absent = ReadTogether(0, 0)
+    together = options.read_together or absent
+    saved = {name: getattr(together, own) for own, name in _TOGETHER.items()}
+    return {**saved, _TOGETHER["rows"]: together.rows or None, _UNIT_ROWS: options.unit_rows}
+
+
+def _units_of(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of which a state holds what `_saved_units` returned."""
+    given = {own: saved[name] for own, name in _TOGETHER.items() if name in saved}
+    together = ReadTogether(**given) if given.get("rows") else None
+    return {"read_together": together, "unit_rows": saved.get(_UNIT_ROWS, 1)}
 
 
 _UNITS: Mapping[str, Literal["batch", "split_batch"]] = {"shard_batches": "batch", "split_batches": "split_batch"}

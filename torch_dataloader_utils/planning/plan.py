@@ -18,7 +18,7 @@ from torch_dataloader_utils.errors import (
     use,
 )
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, split_of, split_pieces
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Rotate, name_of
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.mix_epochs import (
@@ -34,8 +34,8 @@ from torch_dataloader_utils.planning.mix_windows import windowed_laps
 from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces, SplitTable, splits_read
-from torch_dataloader_utils.planning.packed_windows import packed_together
 from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.planning.read_together import in_windows
 from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
@@ -72,7 +72,7 @@ def check_unknown_counts(options: PlanOptions) -> None:
 
 
 def check_even_rows(
-    options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int, *, may_be_empty: bool = False
+    options: PlanOptions, datasets: Sequence[DatasetShare], num_ranks: int, unit: Unit, *, may_be_empty: bool = False
 ) -> None:
     """Check that each epoch has rows for `even`, and enough for a step.
 
@@ -80,6 +80,7 @@ def check_even_rows(
         options: of the plan.
         datasets: the rows of each dataset.
         num_ranks: the number of ranks (R).
+        unit: what a row is.
         may_be_empty: whether an epoch may have no rows at all: then no rank has a step.
 
     Raises:
@@ -89,7 +90,7 @@ def check_even_rows(
     laps = options.total_shards // num_ranks if options.total_shards else 1
     rows = min(sum(dataset.lap_rows(lap, laps) for dataset in datasets) for lap in range(laps))
     even, step = options.even, num_ranks * options.batch_rows(num_ranks)
-    units = "rows" if options.sequence_length == 1 else "tokens"
+    units = f"{unit.planned}s"
     if not rows and may_be_empty:
         return
     if not rows:
@@ -109,7 +110,7 @@ def check_even_rows(
 def _smaller(options: PlanOptions, rows: int, num_ranks: int) -> list[Remedy]:
     """The largest batches of which these rows fill one step, if each rank then has a row."""
     size = rows // num_ranks
-    if not size or options.sequence_length > 1:
+    if not size or options.unit_rows > 1:
         return []
     return [use(batch_size=size * num_ranks if options.unit == "split_batch" else size)]
 
@@ -165,6 +166,7 @@ class Plan:
         parts: the datasets of a combination; files and splits are in their order.
         rest: what earlier phases left of one epoch, if the plan covers only that; None: all rows of any epoch.
         grows: whether the table may still be empty (follow=True).
+        unit: what a row is.
 
     Raises:
         OptionError: options exclude each other, or the policy is unknown.
@@ -181,6 +183,7 @@ class Plan:
     parts: Sequence[Part] = (Part(),)
     rest: RemainingRows | None = None
     grows: bool = False
+    unit: Unit = Unit.ROW
     _epochs: dict[int, Shares] = field(default_factory=dict, init=False, repr=False)
     _mixes: dict[int, MixShares] = field(default_factory=dict, init=False, repr=False)
 
@@ -206,7 +209,7 @@ class Plan:
             once = has_all_once(self.options.mixing or {}, self._datasets)
             mix.check_rows([part.name for part in self.parts], once=once)
         elif self.options.even in ("drop", "pad") and self.rest is None:
-            check_even_rows(self.options, self._datasets, self.num_ranks, may_be_empty=self.grows)
+            check_even_rows(self.options, self._datasets, self.num_ranks, self.unit, may_be_empty=self.grows)
 
     def rank(self, epoch: int, rank: int, lap: int = 0) -> RankPlan:
         """What `rank` delivers in `epoch`; for a later lap, the same rows again, in another order."""
@@ -233,8 +236,8 @@ class Plan:
             num_ranks=self.num_ranks,
             schedule=None if mix is None else mix.schedule(rank),
             num_all_splits=max(len(self.splits), 1),
-            by_length=self.options.pack_keyed,
-            sequence_length=self.options.sequence_length,
+            unit=self.unit,
+            unit_rows=self.options.unit_rows,
             amplification=partial(self.read_amplification, epoch),
         )
         return plan.as_repeats() if lap else plan
@@ -347,8 +350,8 @@ class Plan:
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         if self.options.shuffles_rows:
             return windowed(shards, SegmentTable(self._layouts(shards)), self.options, key, exact=self.exact)
-        if self.options.pack_rows is not None:
-            return packed_together(shards, SegmentTable(self._layouts(shards)), self.options, key)
+        if (together := self.options.read_together) is not None:
+            return in_windows(shards, SegmentTable(self._layouts(shards)), together, self.options.seed, key)
         return shards
 
     def _mixed_epoch(self, mixing: Mapping[str, Any], epoch: int) -> MixedEpoch:

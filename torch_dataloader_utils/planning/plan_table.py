@@ -8,7 +8,7 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
+from torch_dataloader_utils.model import Piece, Unit, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.windows import ShuffleWindow
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.printing import Row, html_table, plural, shortened, text_table
@@ -43,18 +43,17 @@ def html_of_plan(title: str, shards: Shards, unit: str) -> str:
     return printable(f"<div><b>{heading}</b>{below}{html_table(header, rows)}</div>")
 
 
-def window_in_words(window: ShuffleWindow, batch_rows: int, by_length: bool = False, unit: str = "row") -> str:
+def window_in_words(window: ShuffleWindow, batch_rows: int, unit: Unit = Unit.ROW) -> str:
     """How a window mixes rows, in words; the variance is that of data whose splits differ as much as possible.
 
     Args:
         window: the window.
         batch_rows: rows per batch.
-        by_length: whether its rows are cut into batches by length: then it mixes batches.
         unit: what a row of the plan is.
     """
-    if by_length:
+    if unit is Unit.BATCH:
         return f"{plural(window.windows, 'window')}, each sorted by length and cut into batches"
-    rows = "" if window.rows is None else f" of {plural(window.rows, unit)}"
+    rows = "" if window.rows is None else f" of {plural(window.rows, unit.planned)}"
     if window.windows == 1:
         return f"one window{rows}: every order is equally likely"
     return (

@@ -22,6 +22,7 @@ from torch_dataloader_utils.model import (
     Shard,
     Split,
     Task,
+    Unit,
     Window,
     split_of,
     split_pieces,
@@ -56,8 +57,8 @@ class RankPlan:
         num_ranks: the number of ranks.
         schedule: for a mix, whose shards are datasets (and padding): the rows of each in every batch.
         num_all_splits: for a mix, the number of splits of all datasets, by which the orders of laps differ.
-        by_length: whether rows are cut into batches by length (`batch_tokens`), so that a batch counts as one row.
-        sequence_length: tokens of a sequence if rows are tokens (`Pack(method="wrap")`), else 1.
+        unit: what a row becomes; of a batch with a budget of tokens, `batch_rows` is 1.
+        unit_rows: rows that stay together in batches, such as the tokens of a sequence (L); else 1.
         cut: whether its steps may end before its rows do (`steps_per_epoch`).
         amplification: computes `read_amplification` from the rows of all ranks.
     """
@@ -73,16 +74,16 @@ class RankPlan:
     num_ranks: int = 1
     schedule: Schedule | None = None
     num_all_splits: int = 1
-    by_length: bool = False
-    sequence_length: int = 1
+    unit: Unit = Unit.ROW
+    unit_rows: int = 1
     cut: bool = field(default=False, repr=False)
     amplification: Callable[[], float] = field(default=lambda: 1.0, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        return text_of_plan(self._title, self._delivered, self.unit)
+        return text_of_plan(self._title, self._delivered, self.unit.planned)
 
     def _repr_html_(self) -> str:
-        return html_of_plan(self._title, self._delivered, self.unit)
+        return html_of_plan(self._title, self._delivered, self.unit.planned)
 
     def __getstate__(self) -> bytes:
         return packed({item.name: getattr(self, item.name) for item in fields(self)})
@@ -111,22 +112,18 @@ class RankPlan:
 
     @property
     def _title(self) -> str:
-        rows = "rows known only after reading" if self.rows is None else plural(self.rows, self.unit)
+        rows = "rows known only after reading" if self.rows is None else plural(self.rows, self.unit.planned)
         steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
-        batches = "batches by length" if self.by_length else f"batches of {plural(self.batch_rows, self.unit)}"
+        size = plural(self.batch_rows, self.unit.planned)
+        batches = "batches by length" if self.unit is Unit.BATCH else f"batches of {size}"
         lines = [
             f"RankPlan: epoch {self.epoch}, rank {self.rank} of {self.num_ranks}",
             f"{rows}{steps} ({batches}), {plural(self.num_splits, 'split')}",
         ]
         if self.window is not None:
-            words = window_in_words(self.window, self.batch_rows, self.by_length, self.unit)
-            lines += wrap(f"{'permuted' if self.by_length else 'shuffled'} in {words}", _WIDTH)
+            words = window_in_words(self.window, self.batch_rows, self.unit)
+            lines += wrap(f"{'permuted' if self.unit is Unit.BATCH else 'shuffled'} in {words}", _WIDTH)
         return "\n".join(lines)
-
-    @property
-    def unit(self) -> str:
-        """What a row of this plan is, in a word."""
-        return "row" if self.sequence_length == 1 else "token"
 
     @property
     def num_splits(self) -> int:

@@ -111,7 +111,7 @@ class Shares:
         if self.options.even == "none" and self.options.last_batch == "drop":
             return self.batch_rows
         filled = self.options.even == "pad" or self.options.last_batch in ("pad", "wrap")
-        return 1 if filled else self.options.sequence_length
+        return 1 if filled else self.options.unit_rows
 
     @property
     def _padded_steps(self) -> int:
@@ -182,7 +182,7 @@ def assign(
         _are_even(orders),
         keeps_shards=all(dataset.policy.fixed_order for dataset in datasets),
         levelled=options.levelled,
-        unit=options.sequence_length,
+        unit=options.unit_rows,
     )
     return Shares(orders, tuple(left_out), counts, targets, options, batch_rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -133,6 +133,18 @@ class PieceReader(BlockReader, Protocol):
             pad: whether they are repeats.
             epoch: the epoch.
         """
+
+
+class Stage(Protocol):
+    """Makes other rows of those that a reader reads, a task at a time; picklable."""
+
+    keyword: ClassVar[str]  # that asks for it
+
+    def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key; `rows` is that of the rows that are read."""
+
+    def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> BlockReader:
+        """A reader of other rows, by this reader; `files` as for `Scan.open`."""
 
 
 class SharedRead(Protocol):

@@ -12,11 +12,8 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.events import Work, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
-from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead
-from torch_dataloader_utils.reading.bucketed import Bucketing
-from torch_dataloader_utils.reading.packed import Packing
+from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead, Stage
 from torch_dataloader_utils.reading.windows import Span, places_of
-from torch_dataloader_utils.reading.wrapped import Wrapping
 
 
 @dataclass(frozen=True)
@@ -53,17 +50,16 @@ class CombinedScan:
     """The scans of combined datasets, by part.
 
     Attributes:
-        scans: the scans; they do not pack.
+        scans: the scans; they have no stage.
         names: of the datasets, for metrics; empty: their numbers.
         source: the column that says which dataset a row is of, if there is one.
-        packing: packs the documents of all parts, makes one stream of tokens of them, or cuts their rows into batches
-            by length; None for none of these.
+        stage: makes other rows of those of all parts; None: these are delivered.
     """
 
     scans: tuple[Scan, ...]
     names: tuple[str, ...] = ()
     source: SourceKey | None = None
-    packing: Packing | Wrapping | Bucketing | None = None
+    stage: Stage | None = None
 
     @property
     def local(self) -> bool:
@@ -89,8 +85,8 @@ class CombinedScan:
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key: the same in all parts."""
         report = self.scans[0].report()
-        if self.packing is not None:
-            return self.packing.report(report)
+        if self.stage is not None:
+            return self.stage.report(report)
         if self.source is None:
             return report
         column = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": str(self.source.type)}
@@ -107,7 +103,7 @@ class CombinedScan:
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = CombinedReader(self, [cast(PieceReader, scan.open(files)) for scan in self.scans])
-        return reader if self.packing is None else self.packing.reader(reader, files)
+        return reader if self.stage is None else self.stage.reader(reader, files)
 
 
 class CombinedReader:

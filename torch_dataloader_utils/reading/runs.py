@@ -15,7 +15,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
-from torch_dataloader_utils.reading.class_copies import COPIES, ClassCopies
+from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
 from torch_dataloader_utils.reading.decoding import copied_together, decoder_calls, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
@@ -151,7 +151,7 @@ class RunReader:
         """These columns of the run's rows, with the resolved types, as a table."""
         return pa.Table.from_arrays(self.arrays(run, list(schema)), schema=schema)
 
-    def counted(self, run: SegmentRun, schema: pa.Schema, copies: ClassCopies | None, epoch: int) -> pa.Table:
+    def counted(self, run: SegmentRun, schema: pa.Schema, copies: RowCopies | None, epoch: int) -> pa.Table:
         """As `decode`, with the number of copies of each row in the column `COPIES`, unless `copies` is None."""
         if copies is None:
             return self.decode(run, schema)

@@ -12,16 +12,12 @@ from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.formats.sizes import fixed_width
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.reading.blocks import BlockReader
-from torch_dataloader_utils.reading.bucketed import Bucketing
+from torch_dataloader_utils.reading.blocks import BlockReader, Stage
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.class_copies import ClassCopies
+from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.files import FileOpener
-from torch_dataloader_utils.reading.packed import Packing
 from torch_dataloader_utils.reading.task_reader import TaskReader
-from torch_dataloader_utils.reading.wrapped import Wrapping
 from torch_dataloader_utils.storage import Storage
-from torch_dataloader_utils.subsets.keys import ChosenKeys
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,9 @@ class ScanSpec:
         valid_key: key of the mask of real rows, or None if no plan repeats rows.
         encoded: columns of `schema` that are read as dictionaries, although the files hold plain strings or bytes.
         arrow: whether the output stays Arrow.
-        chosen: chooses rows by their keys; None for all.
-        copies: how many copies rows get by their class; None: one of each.
-        packing: packs the rows as documents, makes one stream of tokens of them, or cuts them into batches by length;
-            None for none of these.
+        chosen: chooses rows by their values; None for all.
+        copies: how many copies rows get; None: one of each.
+        stage: makes other rows of those of a task, such as sequences of documents; None: these are delivered.
         pool: memory that rows are shuffled into.
     """
 
@@ -68,9 +63,9 @@ class ScanSpec:
     valid_key: str | None = None
     encoded: frozenset[str] = frozenset()
     decided: bool = False
-    chosen: ChosenKeys | None = field(default=None, compare=False)
-    copies: ClassCopies | None = field(default=None, compare=False)
-    packing: Packing | Wrapping | Bucketing | None = None
+    chosen: RowMask | None = field(default=None, compare=False)
+    copies: RowCopies | None = field(default=None, compare=False)
+    stage: Stage | None = None
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
@@ -91,7 +86,7 @@ class ScanSpec:
     @property
     def made_bytes(self) -> int:
         """Bytes that the transform makes of a row, in columns of a fixed width; 0 if rows are not transformed alone."""
-        if self.transform is None or self.transform_rows != "same" or self.packing is not None:
+        if self.transform is None or self.transform_rows != "same" or self.stage is not None:
             return 0
         return sum(fixed_width(item.type) or 0 for item in self.output_schema)
 
@@ -109,7 +104,7 @@ class ScanSpec:
     def report(self) -> dict[str, dict[str, Any]]:
         """The content of batches by key (see `Converter.report`)."""
         report = self.converter.report()
-        return report if self.packing is None else self.packing.report(report)
+        return report if self.stage is None else self.stage.report(report)
 
     def vocabulary(self, column: str) -> list[Any]:
         """The values that the codes of a column stand for."""
@@ -122,4 +117,4 @@ class ScanSpec:
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = TaskReader(self, files)
-        return reader if self.packing is None else self.packing.reader(reader, files)
+        return reader if self.stage is None else self.stage.reader(reader, files)

@@ -17,7 +17,7 @@ from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.class_copies import COPIES, copied
+from torch_dataloader_utils.reading.chosen import COPIES, copied
 from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.transforms import transformed

@@ -7,30 +7,28 @@ import pickle
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, cast
 
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
-from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options import MixOptions, Options, mask_key, options_of
+from torch_dataloader_utils.options import MixOptions, Options, mask_key, options_of, progress_of
 from torch_dataloader_utils.options.mix import weights_of
+from torch_dataloader_utils.options.weights import WeightTree
 from torch_dataloader_utils.planning.mixing import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.reading.bucketed import Bucketing
 from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
-from torch_dataloader_utils.reading.row_count_scan import with_counts
+from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.samples import SampleScan, columns_of, fields_of
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.group import Group, MemberFacts, Names, labels, weight_trees
 from torch_dataloader_utils.sources.meanings import Side, alike
 from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
-from torch_dataloader_utils.sources.packing import counted_tokens, known_tokens, packed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
-from torch_dataloader_utils.sources.tokens import in_tokens
+from torch_dataloader_utils.storage import usable_cores
 
 # The datasets of a combination whose members may be combinations: taken out, with names and options checked.
 
@@ -95,10 +93,9 @@ def _check_within(source: Source, label: str, options: Options) -> None:
             f"{label} has batches={mix.batches!r}, but the outer one has batches={options.mix.batches!r}, and one "
             "schedule mixes all datasets: pass the same to both."
         )
-    packing = source.scan.packing if isinstance(source.scan, CombinedScan) else None
-    if packing is not None:
-        name = "batch_tokens" if isinstance(packing, Bucketing) else "pack"
-        raise OptionError(f"{label} has {name}: pass it to the outer combine, for all datasets.")
+    stage = source.scan.stage if isinstance(source.scan, CombinedScan) else None
+    if stage is not None:
+        raise OptionError(f"{label} has {stage.keyword}: pass it to the outer combine, for all datasets.")
 
 
 def _datasets(source: Source, group: Group) -> Iterator[Any]:
@@ -182,7 +179,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     jagged = members[0].scan.jagged
     keys = tuple(source for key in _outputs(members[0].scan) for source in jagged.get(key, (key,)))
     valid_key = mask_key(options, keys)
-    documents = keys  # before any mask, which sequences have as their own
+    of_rows = keys  # before any mask, which sequences have as their own
     keys = keys if valid_key is None else (*keys, valid_key)
     source_key = _source_key(options, keys, names)
     splits = Splits.joined([member.splits for member in members])
@@ -193,8 +190,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         files=tuple(splits.files),
         splits=splits,
         scan=scan,
-        exact=(exact := all(member.exact for member in members)),
-        rows_are_final=exact,
+        rows_are_final=all(member.exact for member in members),
         keys=keys,
         parts=tuple(member.part for member in members),
         skipped=tuple(file for dataset in datasets if isinstance(dataset, Source) for file in dataset.skipped),
@@ -202,7 +198,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         listed=listed,
         group=group,
     )
-    return replace(source, **packed(scan, documents, options), **bucketed(scan, options))
+    return options.features.source(source, of_rows, options)
 
 
 def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_Member]:
@@ -325,20 +321,27 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
             f"output_format={options.batch.output_format!r} with {label}, which was made for "
             f"{'arrow or dict' if scan.arrow else 'torch or numpy'}: use the same output_format for both."
         )
-    if isinstance(scan.packing, Bucketing):
-        raise OptionError(f"{label} has batch_tokens: pass it to combine, for all datasets.")
-    if scan.packing is not None:
-        raise OptionError(f"{label} packs its documents: pass pack= to combine, which packs those of all.")
+    if scan.stage is not None:
+        raise OptionError(f"{label} has {scan.stage.keyword}: pass it to combine, for all datasets.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
-    tokens = known_tokens(scan, files, options, name, combined=True, counted=source.counts_rows)
-    if tokens is None and options.pack.wraps:
-        tokens = counted_tokens(scan, files, options)
-    if tokens is not None:
-        files = in_tokens(with_counts(files, tokens))
+    features = options.features
+    counts = features.known_counts(scan, files, options, name, of_part=True, counted=source.counts_rows)
+    if counts is None and (key := features.counted_key(scan)) is not None:
+        counts = _counted(scan, files, options, key)
+    if counts is not None:
+        files = features.planned(with_counts(files, counts))
     return _Member(
-        name, files, splits_of(files, options.split), scan, source.exact or tokens is not None, Part(name=label)
+        name, files, splits_of(files, options.split), scan, source.exact or counts is not None, Part(name=label)
     )
+
+
+def _counted(scan: ScanSpec, files: Sequence[DataFile], options: Options, key: str) -> RowCounts:
+    """What plans count of each segment, the values of lists, from a scan; each rank makes its own."""
+    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
+    unit = options.features.unit.plural
+    over = partial(progress_of(options).over, work=f"counting {unit}", unit=f"{scan.opener.segment_name}s")
+    return scan_row_counts(scan, files, Sharing(), threads, over, key)
 
 
 def _map_style(dataset: Any, number: int, label: str, options: Options) -> _Member:

@@ -16,14 +16,13 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import during
+from torch_dataloader_utils.hashing import Choice, number_hash
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.roaring import rows_in
 from torch_dataloader_utils.storage import Storage
-from torch_dataloader_utils.subsets.choice import Choice
-from torch_dataloader_utils.subsets.places import ChosenRows
 
 Positions: TypeAlias = npt.NDArray[np.int64]  # row numbers in a file as written, ascending, each once
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -73,6 +72,34 @@ def _mask(segment: Segment, deleted: Positions, dead: Mask | None) -> Mask | Non
     live: Mask = np.ones(rows, np.bool_) if dead is None else ~dead
     live[deleted[begin:end] - first] = False
     return live
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """The rows of one file that a choice holds.
+
+    Attributes:
+        choice: the choice.
+        key: the hash of the file's name.
+        counted: whether the file records how many rows its segments have.
+    """
+
+    choice: Choice
+    key: int
+    counted: bool
+
+    def mask(self, segment: Segment, rows: int) -> npt.NDArray[np.bool_]:
+        """Which rows of a segment are chosen, bool [rows].
+
+        A row has its number in the file as written; where that is known only after reading all rows before it, its
+        number in the segment.
+
+        Args:
+            segment: of the file's own layout.
+            rows: its number of rows.
+        """
+        key, first = (self.key, segment.first_row) if self.counted else (number_hash(self.key, segment.number), 0)
+        return np.concatenate([np.zeros(0, np.bool_), *self.choice.rows(key, first, rows)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.mixing.groups import WeightTree
 from torch_dataloader_utils.options import MixOptions
+from torch_dataloader_utils.options.weights import WeightTree
 from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.sources.skipped import SkippedFile
 

@@ -94,6 +94,10 @@ class FileManifest:
         """The columns that batches may have."""
         return pa.schema([item for item in self.schema if item.name not in self.hidden])
 
+    def name_of(self, file: DataFile) -> str:
+        """The file's path below the given folder; of one given by name its last part, so that folders can be moved."""
+        return (self.relative or {}).get(file.info.path, file.info.path.rsplit("/", 1)[-1])
+
 
 def build_manifest(
     path: AnyPath | Sequence[AnyPath],

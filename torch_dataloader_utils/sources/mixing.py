@@ -230,9 +230,7 @@ def _splits_in_words(source: Source, options: Options) -> str:
     texts = []
     for part, (name, facts) in enumerate(zip(_names(source), group.facts, strict=True)):
         share = f"{(weights or rows)[part] / total:.1%} " if total else ""
-        count = plural(rows[part], "token" if options.pack.wraps else "row") + (
-            "" if facts.exact else " before filters"
-        )
+        count = plural(rows[part], source.unit.planned) + ("" if facts.exact else " before filters")
         texts.append(f"{share}{name} ({'rows known only after reading' if part in unknown else count})")
     how = "by weight, until one of them ends" if weights else "in proportion to their size"
     return f"splits are merged {how}: {', '.join(texts)}"

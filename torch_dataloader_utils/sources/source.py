@@ -16,15 +16,17 @@ from torch_dataloader_utils import errors
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
+from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.options import Options, SplitOptions, mask_key, progress_of
+from torch_dataloader_utils.model import DataFile, FileKey, Unit
+from torch_dataloader_utils.options import Options, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.planning.mixing import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
@@ -33,24 +35,12 @@ from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
-from torch_dataloader_utils.sources.buckets import bucketed
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.group import Group
-from torch_dataloader_utils.sources.labels import report_absent_labels
+from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
-from torch_dataloader_utils.sources.packing import first_packed, known_tokens, narrowed, packed
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
-from torch_dataloader_utils.sources.subsets import (
-    chosen_keys,
-    class_copies,
-    decisive_columns,
-    first_rows,
-    keyed,
-    named,
-    subset_of,
-)
 from torch_dataloader_utils.sources.tables import TableSnapshot
-from torch_dataloader_utils.sources.tokens import in_tokens
 from torch_dataloader_utils.sources.transforms import transform_of
 from torch_dataloader_utils.storage import Storage, url_of, usable_cores
 
@@ -66,7 +56,7 @@ class Source:
         files: the files, in order.
         splits: all splits, in file order.
         scan: the settings that all tasks share.
-        exact: whether the planned row counts are those delivered.
+        rows_are_final: whether the planned row counts are those that are read.
         keys: the keys of a batch, in order.
         parts: the datasets of a combination; files and splits are in the same order.
         origin: identifies what the files were taken from if their names do not, such as a snapshot.
@@ -76,14 +66,14 @@ class Source:
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
-        rows_are_final: whether the planned row counts are those read, also if these are packed or bucketed.
         counts_rows: whether a scan may count what a combination needs to know of all its rows.
+        unit: what a planned row is.
     """
 
     files: tuple[DataFile, ...]
     splits: Splits
     scan: Scan
-    exact: bool
+    rows_are_final: bool
     keys: tuple[str, ...]
     parts: tuple[Part, ...] = (Part(),)
     origin: str = ""
@@ -93,8 +83,13 @@ class Source:
     subset: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
-    rows_are_final: bool = field(default=True, repr=False, compare=False)
     counts_rows: bool = field(default=False, repr=False, compare=False)
+    unit: Unit = Unit.ROW
+
+    @property
+    def exact(self) -> bool:
+        """Whether the planned row counts are those delivered."""
+        return self.rows_are_final and self.unit.is_planned
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -103,9 +98,9 @@ class Source:
 
     @cached_property
     def lap_rows(self) -> Mapping[int | str, int]:
-        """The rows of each dataset of a combination, by its name or number; empty if unknown or packed."""
+        """The rows of each dataset of a combination, by its name or number; empty if unknown, or if they count else."""
         scan, known = self.scan, self.exact and self.splits.rows is not None
-        if not isinstance(scan, CombinedScan) or scan.packing is not None or not known:
+        if not isinstance(scan, CombinedScan) or self.unit is not Unit.ROW or not known:
             return {}
         rows = part_rows(self.splits, len(self.parts))
         return dict(zip(scan.names or range(len(rows)), rows, strict=True))
@@ -157,24 +152,25 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     with sharing.failing_together():
         began = perf_counter()
         manifest = make(sharers)
-        options = replace(options, subset=keyed(options.subset, manifest))
-        manifest = named(subset_of(manifest, options.subset), options.subset)
+        features, counts_rows = options.features, options.shard.count_rows
+        options = replace(options, subset=_keyed(options.subset, manifest))
+        manifest = features.manifest(manifest, options)
         listed = perf_counter() - began
         _report_files(manifest, name)
         _check_processes(manifest.storage, options)
         scan = _scan(manifest, options)
         _report_missing(manifest, scan.schema.names, name)
-        report_absent_labels(manifest.files, manifest.opener, scan.copies, name)
-        found = known_tokens(scan, manifest.files, options, name, counted=options.shard.count_rows)
+        if scan.copies is not None:
+            scan.copies.report(manifest.files, manifest.opener, name)
+        found = features.known_counts(scan, manifest.files, options, name, of_part=False, counted=counts_rows)
+        key = features.counted_key(scan)
         _check_nulls(manifest, options, scan.converter)
-        count = options.shard.count_rows and (options.pack.wraps or not _exact(scan, manifest.files)) and found is None
-        scanned = RowCounts()
-        if count or scan.converter.unlearned:
-            scanned = _row_counts(scan, manifest.files, sharing, options, count)
+        count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
+        scans = count or scan.converter.unlearned
+        scanned = _row_counts(scan, manifest.files, sharing, options, count, key) if scans else RowCounts()
     scanned = sharing.joined(scanned)
     files = with_counts(manifest.files, found or scanned) if count or found else manifest.files
-    files = in_tokens(files) if options.pack.wraps else files
-    files = first_rows(files, options.subset.limit, count or _exact(scan, files))
+    files = first_rows(features.planned(files), options.subset.limit, count or _exact(scan, files))
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
@@ -185,10 +181,9 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     exact = counted or not (splits or options.follow.follows)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
-        subset=options.subset.text, listed=listed, rows_are_final=exact,
-        counts_rows=options.shard.count_rows and options.subset.limit is None
+        subset=options.subset.text, listed=listed, counts_rows=counts_rows and options.subset.limit is None
     )  # fmt: skip
-    return replace(source, **packed(scan, scan.converter.keys, options), **bucketed(scan, options))
+    return features.source(source, scan.converter.keys, options)
 
 
 def _report_empty(name: str, why: str, *, follows: bool) -> None:
@@ -200,7 +195,7 @@ def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
         return "the table holds no rows"
     if options.subset.by_hash and not manifest.files:
         return f"the subset ({options.subset.text}) holds no rows"
-    if options.pack.wraps:
+    if options.features.unit is Unit.TOKEN:
         of = "" if manifest.predicate is None else "that the filter keeps "
         return f"the documents {of}hold no token"
     if manifest.predicate is None:
@@ -228,13 +223,12 @@ def _sharing(options: Options, sharers: Sharers) -> Sharing:
 
 
 def _row_counts(
-    scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool
+    scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool, key: str | None
 ) -> RowCounts:
     threads = usable_cores() if scan.storage.local else REMOTE_SCANS
     work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
     over = partial(progress_of(options).over, work=work, unit=unit)
-    tokens = first_packed(scan, options) if options.pack.wraps and count else None
-    return scan_row_counts(scan, files, sharing, threads, over, tokens)
+    return scan_row_counts(scan, files, sharing, threads, over, key if count else None)
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
@@ -245,17 +239,33 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
     return make_splits(strategy, files)
 
 
+def _keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
+    """The options with the column whose values replace the rows' places, if the manifest has one."""
+    if manifest.row_key is None or options.by is not None:
+        return options
+    return replace(options, **options.hashed(by=[manifest.row_key]))
+
+
+def _decisive_columns(manifest: FileManifest, chosen: RowMask | None, copies: RowCopies | None) -> tuple[str, ...]:
+    """The columns that decide which rows are delivered, and how often."""
+    undecided = manifest.predicate is not None and not manifest.decided
+    of_filter = filter_columns(manifest.predicate, manifest.schema) if undecided else ()
+    of_mask = () if chosen is None else (top_level(manifest.schema, name) for name in chosen.columns)
+    of_copies = () if copies is None else (copies.column,)
+    return tuple(dict.fromkeys([*of_filter, *of_mask, *of_copies]))
+
+
 def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
     deliverable = manifest.deliverable
     given = select_columns(deliverable, None if read.columns is None else named_columns(deliverable, read.columns))
-    given = narrowed(given, options) if read.transform is None else given
+    given = options.features.columns(given) if read.transform is None else given
     transform, output = transform_of(given, read)
-    converted = narrowed(output, options, whole=True)
+    converted = options.features.columns(output, whole=True)
     converter = build_converter(converted, options.convert, options.batch.output_format)
     _warn_of_objects(converter)
-    chosen, copies = chosen_keys(manifest, options.subset), class_copies(manifest, options.subset)
-    predicate_columns = decisive_columns(manifest, chosen, copies)
+    chosen, copies = options.features.chosen(manifest, options), options.features.copies(manifest, options)
+    predicate_columns = _decisive_columns(manifest, chosen, copies)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     _check_values(manifest.schema, needed, given)
     return ScanSpec(

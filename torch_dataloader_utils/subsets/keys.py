@@ -10,11 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
+from torch_dataloader_utils.hashing import U64, Choice, mixed, name_hash, value_hashes
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, project, type_at
 from torch_dataloader_utils.schemas.merge import is_text
-from torch_dataloader_utils.subsets.choice import Choice
-from torch_dataloader_utils.subsets.hashing import U64, mixed, name_hash, value_hashes
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _NULL = name_hash("null")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch_dataloader_utils.cli.benchmark.units import ROWS, Unit
+from torch_dataloader_utils.cli.benchmark.units import ROWS, CountUnit
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
@@ -34,7 +34,7 @@ class Decoded:
         return self.rows / self.seconds if self.seconds else 0.0
 
 
-def decoded(source: Source, seconds: float, unit: Unit = ROWS) -> Decoded:
+def decoded(source: Source, seconds: float, unit: CountUnit = ROWS) -> Decoded:
     """Decode segments on all cores for about so many seconds, again from the beginning after the last."""
     scan = source.scan
     assert isinstance(scan, ScanSpec)  # of one dataset
@@ -88,7 +88,7 @@ def _runs(file: DataFile) -> Iterator[list[int]]:
         yield run
 
 
-def _read(scan: ScanSpec, file: DataFile, numbers: Sequence[int], unit: Unit) -> int:
+def _read(scan: ScanSpec, file: DataFile, numbers: Sequence[int], unit: CountUnit) -> int:
     """Decode segments, those of a file that must be read in order one by one; returns how many rows they have."""
     schema = scan.schema
     reader = scan.opener.open(file.info, file.layout, scan.storage, scan.format_options, schema)

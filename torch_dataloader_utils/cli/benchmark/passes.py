@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from torch_dataloader_utils.cli.benchmark.units import ROWS, Unit
+from torch_dataloader_utils.cli.benchmark.units import ROWS, CountUnit
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.events import BlockEvent, Event
 from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
@@ -36,7 +36,7 @@ class MeasuredPasses:
     passes: int = 1
     started: float = 0.0
     nbytes: int = 0
-    unit: Unit = ROWS
+    unit: CountUnit = ROWS
 
     @property
     def amount(self) -> int:
@@ -104,7 +104,9 @@ def joined(parts: Sequence[MeasuredPasses]) -> MeasuredPasses:
     )
 
 
-def measured(data: Data, seconds: float, steps: int, step_seconds: float = 0.0, unit: Unit = ROWS) -> MeasuredPasses:
+def measured(
+    data: Data, seconds: float, steps: int, step_seconds: float = 0.0, unit: CountUnit = ROWS
+) -> MeasuredPasses:
     """Passes for about so many seconds, at least one; each batch is dropped after `step_seconds`.
 
     Every pass ends after so many steps, whatever the settings: if time ended it, one that begins slowly would seem

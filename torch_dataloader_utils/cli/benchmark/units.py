@@ -12,16 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.cli.data import Data
+from torch_dataloader_utils.options.packing import DOCUMENTS
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS
-from torch_dataloader_utils.sources.packing import first_packed
-from torch_dataloader_utils.sources.tokens import plan_of
 
 _LEAST_BATCHES = 64  # of a sample
 
 
 @dataclass(frozen=True)
-class Unit:
+class CountUnit:
     """What is counted.
 
     Attributes:
@@ -51,10 +49,10 @@ class Unit:
         return pc.sum(pc.list_value_length(lists)).as_py() or 0
 
 
-ROWS = Unit()
+ROWS = CountUnit()
 
 
-def unit_of(data: Data, seconds: float) -> Unit:
+def unit_of(data: Data, seconds: float) -> CountUnit:
     """The unit in which the loader and raw decoding are comparable.
 
     Where it takes reading to know the factor, batches are read for about so many seconds.
@@ -67,11 +65,12 @@ def unit_of(data: Data, seconds: float) -> Unit:
     assert isinstance(scan, ScanSpec)  # of one dataset
     pack = options.pack
     if pack.pack is None:
-        return ROWS if options.bucket.batch_tokens is None else Unit(factor=_sampled(data, _rows, seconds))
-    plan = plan_of(scan, first_packed(scan, options))
+        return ROWS if options.bucket.batch_tokens is None else CountUnit(factor=_sampled(data, _rows, seconds))
+    key = (pack.columns or scan.converter.keys)[0]
+    plan = next(plan for plan in scan.converter.plans if plan.key == key)
     factor = 1.0 if pack.wraps else _sampled(data, _tokens, seconds)
     known = scan.transform is None and plan.column in scan.schema.names
-    return Unit("tokens", factor, plan.column if known else "", plan.path if known else (), known)
+    return CountUnit("tokens", factor, plan.column if known else "", plan.path if known else (), known)
 
 
 def _sampled(data: Data, counted: Callable[[Any], tuple[int, int]], seconds: float) -> float:

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.printing import listed, shown
-from torch_dataloader_utils.reading.class_copies import ClassCopies
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.sources.sorted_columns import Range, ranges_of_path
 
@@ -16,23 +15,23 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _MOST_SEGMENTS = 100_000  # whose ranges are looked at: a few seconds
 
 
-def report_absent_labels(files: Sequence[DataFile], opener: FileOpener, copies: ClassCopies | None, name: str) -> None:
+def report_absent_labels(
+    labels: Sequence[Any], column: str, files: Sequence[DataFile], opener: FileOpener, name: str
+) -> None:
     """Warn of labels with a weight that no row has.
 
     Args:
+        labels: the labels.
+        column: of the labels.
         files: those read.
         opener: opens them.
-        copies: the labels; None for none.
         name: the data's name.
     """
-    if copies is None:
-        return
-    labels = [label for label in copies.labels.to_pylist() if label is not None]
-    absent, ranges = _absent(labels, _ranges(files, opener, copies.column))
+    absent, ranges = _absent(labels, _ranges(files, opener, column))
     if absent:
         _LOG.warning(
             "%s: class_weights: no row has the label(s) %s in column %r, whose %s; their weights have no effect",
-            name, listed(absent, show=shown), copies.column, _values(ranges),
+            name, listed(absent, show=shown), column, _values(ranges),
         )  # fmt: skip
 
 

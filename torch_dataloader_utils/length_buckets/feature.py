@@ -1,44 +1,79 @@
-"""Checks the options of length buckets against the columns that are read."""
+"""Length buckets as a feature: checked against the columns that are read, and what they change of a loader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from torch_dataloader_utils.batching.batches import BatchMaker
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
+from torch_dataloader_utils.feature import Feature
+from torch_dataloader_utils.length_buckets.batches import BucketMaker
+from torch_dataloader_utils.length_buckets.blocks import Bucketing
+from torch_dataloader_utils.length_buckets.groups import Budget
+from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.buckets import Buckets
 from torch_dataloader_utils.options.lists import length_multiple
-from torch_dataloader_utils.packing.buckets import Budget
-from torch_dataloader_utils.reading.bucketed import Bucketing
+from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.source import Source
 
 _LISTS = ("ragged", "padded", "nested")
 
 
-def bucketed(scan: ScanSpec | CombinedScan, options: Options) -> dict[str, Any]:
-    """What changes in a source if its batches have a budget of tokens; empty if they have none.
+@dataclass(frozen=True)
+class LengthBuckets(Feature):
+    """Batches with a budget of tokens, of rows of similar length.
 
     How many batches there are is known only after reading.
 
-    Args:
-        scan: reads the rows.
-        options: of the loader.
-
-    Raises:
-        ColumnNotFoundError: the column of lengths does not exist.
-        UnsupportedTypeError: it has no length.
-        OptionError: it was not given, and there is not exactly one column of lists.
+    Attributes:
+        buckets: the budget.
+        windows: which rows are read together.
     """
-    buckets = options.bucket.batch_tokens
-    if buckets is None:
-        return {}
-    column = _length_column(buckets, scan.report())
-    long = "drop" if buckets.long == "drop" else "single"
-    budget = Budget(buckets.tokens, options.batch.batch_size, length_multiple(options.convert.lists), long)
-    return {"scan": replace(scan, packing=Bucketing(column, budget, buckets.long == "error")), "exact": False}
+
+    buckets: Buckets
+    windows: ReadTogether
+
+    @property
+    def unit(self) -> Unit:
+        """A batch."""
+        return Unit.BATCH
+
+    def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
+        """The batches of these rows.
+
+        Raises:
+            ColumnNotFoundError: the column of lengths does not exist.
+            UnsupportedTypeError: it has no length.
+            OptionError: it was not given, and there is not exactly one column of lists.
+        """
+        scan = source.scan
+        assert isinstance(scan, (ScanSpec, CombinedScan))
+        column = _length_column(self.buckets, scan.report())
+        long = "drop" if self.buckets.long == "drop" else "single"
+        budget = Budget(self.buckets.tokens, options.batch.batch_size, length_multiple(options.convert.lists), long)
+        stage = Bucketing(column, budget, self.buckets.long == "error")
+        return replace(source, scan=replace(scan, stage=stage), unit=self.unit)
+
+    def plan(self, shape: PlanOptions) -> PlanOptions:
+        """The same plans, in which a row is a batch."""
+        return replace(shape, batch_size=1, read_together=self.windows)
+
+    def batches(self, maker: BatchMaker) -> BatchMaker:
+        """Batches of different numbers of rows."""
+        return BucketMaker(maker)
+
+
+def length_buckets(options: Options) -> LengthBuckets | None:
+    """The feature of `batch_tokens`; None without it."""
+    group = options.bucket
+    if group.batch_tokens is None:
+        return None
+    return LengthBuckets(group.batch_tokens, ReadTogether(group.rows, group.window_bytes, keyed=True))
 
 
 def _length_column(buckets: Buckets, report: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,9 +1,13 @@
-"""Frozen 64-bit hashes of names, of rows by their place, and of the bytes of values; golden tests freeze them."""
+"""Frozen 64-bit hashes of names, of rows by their place, and of the bytes of values; and choices of rows by them.
+
+Golden tests freeze them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -79,3 +83,39 @@ def _value_hashes(data: npt.NDArray[np.uint8], absolute: npt.NDArray[np.int64]) 
         value = data[offsets[row] : offsets[row + 1]].tobytes()
         hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
     return hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The hashes that lie in `[low, high)` once they are mixed with a salt; `low < high`."""
+
+    salt: int
+    low: int
+    high: int
+
+    def holds(self, hashes: U64) -> npt.NDArray[np.bool_]:
+        """Whether each hash lies in the interval."""
+        # Numbers below `low` become the largest ones; `high` may be 2**64.
+        return (mixed(hashes ^ np.uint64(self.salt)) - np.uint64(self.low)) <= np.uint64(self.high - self.low - 1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The intervals in which the hash of a chosen row, segment or file lies."""
+
+    intervals: tuple[Interval, ...]
+
+    def holds(self, hashes: U64) -> npt.NDArray[np.bool_]:
+        """Which of these hashes are chosen, shape [hashes]."""
+        chosen = np.ones(len(hashes), np.bool_)
+        for interval in self.intervals:
+            chosen &= interval.holds(hashes)
+        return chosen
+
+    def holds_one(self, value: int) -> bool:
+        """Whether this hash is chosen."""
+        return bool(self.holds(np.array([value], np.uint64))[0])
+
+    def rows(self, key: int, first: int, count: int) -> Iterator[npt.NDArray[np.bool_]]:
+        """Which of the rows `[first, first + count)` are chosen, some thousands at a time; `key` is that of a file."""
+        return (self.holds(hashes) for hashes in number_hashes(key, first, count))

@@ -14,7 +14,7 @@ from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.reading.blocks import Block
 
 
-class BucketForm:
+class BucketMaker:
     """Batches of the groups of a block, each cut by another form. A batch is one group.
 
     Args:

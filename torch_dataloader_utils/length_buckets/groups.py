@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torch_dataloader_utils.packing.best_fit import I64, stable_order
+from torch_dataloader_utils.rows import I64, stable_order
 from torch_dataloader_utils.seeding import permutation
 
 

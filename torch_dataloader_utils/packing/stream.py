@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, Window, split_of, split_pieces
+from torch_dataloader_utils.options.packing import DOCUMENTS, KEYS
+from torch_dataloader_utils.packing.documents import document_lengths
 from torch_dataloader_utils.packing.fragments import Fragments
+from torch_dataloader_utils.packing.sequence_columns import sequence_report
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
-from torch_dataloader_utils.reading.packed import document_lengths
 from torch_dataloader_utils.reading.runs import SegmentRun, runs_of
-from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, KEYS, sequence_report
 from torch_dataloader_utils.reading.windows import Span
 from torch_dataloader_utils.seeding import window_order
 
@@ -42,6 +43,7 @@ class Wrapping:
     columns: tuple[str, ...]
     length: int
     valid_key: str | None = None
+    keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -49,9 +51,9 @@ class Wrapping:
         mask = () if self.valid_key is None else (self.valid_key,)
         return (*self.columns, *KEYS, *mask)
 
-    def report(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The content of batches by key; `documents` is that of the columns before they are packed."""
-        return sequence_report(self.columns, self.length, documents)
+    def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key; `rows` is that of the columns before they are packed."""
+        return sequence_report(self.columns, self.length, rows)
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
         """A reader of tokens, by this reader of documents."""

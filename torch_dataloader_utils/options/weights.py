@@ -1,4 +1,4 @@
-"""Combinations within a combination: how their weights become those of the datasets."""
+"""How the weights of a combination, and of those within it, become those of its datasets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
-from torch_dataloader_utils.mixing.rows import default_weights, exact_weight
+
+def default_weights(sizes: Sequence[int], temperature: float) -> list[float]:
+    """The sizes to the power of `1 / temperature`; rounded, because the last bit may differ between machines."""
+    return [float(f"{size ** (1 / temperature):.12g}") if temperature != 1 else float(size) for size in sizes]
+
+
+def exact_weight(weight: float | Fraction) -> Fraction:
+    """The decimal number that Python shows for the weight: 1/10 for 0.1."""
+    return weight if isinstance(weight, Fraction) else Fraction(repr(float(weight)))
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from torch_dataloader_utils.errors import (
     OptionError,
     UnsupportedTypeError,
 )
+from torch_dataloader_utils.length_buckets.groups import Budget, buckets_of
 from torch_dataloader_utils.options.buckets import BucketOptions
-from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 
 LENGTHS = np.random.default_rng(0).integers(1, 24, 60).tolist()
 ORDERS: list[dict[str, Any]] = [{}, {"shuffle": True, "shuffle_buffer_size": 20}]

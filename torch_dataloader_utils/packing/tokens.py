@@ -23,7 +23,7 @@ def tokens_in_footers(scan: ScanSpec, files: Sequence[DataFile], key: str) -> Ro
         files: the files.
         key: of a column that is packed.
     """
-    plan = plan_of(scan, key)
+    plan = _plan_of(scan, key)
     unchanged = not scan.selects_rows and scan.transform is None and plan.nulls != "fill" and not plan.path
     if not unchanged or plan.column in scan.partition_names:
         return None
@@ -64,6 +64,6 @@ def in_tokens(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
     )
 
 
-def plan_of(scan: ScanSpec, key: str) -> ColumnPlan:
+def _plan_of(scan: ScanSpec, key: str) -> ColumnPlan:
     """The plan of a column that is packed."""
     return next(plan for plan in scan.converter.plans if plan.key == key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,16 +17,16 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import Pack
+from torch_dataloader_utils.options.packing import KEYS, Pack
+from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, sequence_report
 from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
-from torch_dataloader_utils.reading.sequence_columns import KEYS, Numbers, sequence_columns, sequence_report
 from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
 
 
 @dataclass(frozen=True)
-class Packing:
+class DocumentPacking:
     """How documents are packed; picklable.
 
     Attributes:
@@ -42,6 +42,7 @@ class Packing:
     documents: int
     sequences: int
     valid_key: str | None = None
+    keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -49,9 +50,9 @@ class Packing:
         mask = () if self.valid_key is None else (self.valid_key,)
         return (*self.pads, *KEYS, *mask)
 
-    def report(self, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The content of batches by key; `documents` is that of the columns before they are packed."""
-        return sequence_report(self.pads, self.pack.length, documents)
+    def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key; `rows` is that of the columns before they are packed."""
+        return sequence_report(self.pads, self.pack.length, rows)
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
@@ -144,7 +145,7 @@ class PackedReader:
         packing: packs them.
     """
 
-    def __init__(self, reader: PieceReader, packing: Packing) -> None:
+    def __init__(self, reader: PieceReader, packing: DocumentPacking) -> None:
         self._reader = reader
         self._packing = packing
         self._memory = Workspace()

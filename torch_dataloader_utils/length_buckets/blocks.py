@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,9 +16,9 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged,
 from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.length_buckets.groups import Budget, buckets_of
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.options.buckets import Buckets
-from torch_dataloader_utils.packing.buckets import Budget, buckets_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
 from torch_dataloader_utils.seeding import derive_key
@@ -37,6 +37,7 @@ class Bucketing:
     column: str
     budget: Budget
     strict: bool
+    keyword: ClassVar[str] = "batch_tokens"
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key: that of the rows."""

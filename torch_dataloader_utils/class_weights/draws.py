@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.subsets.hashing import name_hash, number_hash, number_hashes
+from torch_dataloader_utils.hashing import name_hash, number_hash, number_hashes
 
 Weights: TypeAlias = npt.NDArray[np.float64]
 Copies: TypeAlias = npt.NDArray[np.int64]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
-
-POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+from torch_dataloader_utils.options.packing import DOCUMENTS, ENDS, KEYS, LONGEST, POSITIONS
 
 
 class Numbers:

@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from torch_dataloader_utils.batching.batches import BatchMaker, Part
 from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.options.packing import DOCUMENTS
+from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns
 from torch_dataloader_utils.reading.blocks import Block
-from torch_dataloader_utils.reading.sequence_columns import DOCUMENTS, Numbers, sequence_columns
 
 _TOKENS = 1 << 17  # cut at a time, so that what is computed of them stays in the processor's cache
 
 
-class SequenceForm:
+class SequenceMaker:
     """Batches of the tokens of a block, cut by another form. Sizes are tokens, whole sequences of them.
 
     Args:

@@ -1,0 +1,1 @@
+"""Rows of similar length in batches with a budget of tokens."""

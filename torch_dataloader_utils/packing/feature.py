@@ -1,0 +1,211 @@
+"""Packing as a feature: checked against the columns that are read, and what it changes of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils.batching.batches import BatchMaker
+from torch_dataloader_utils.convert.plan import pad_value
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
+from torch_dataloader_utils.feature import Feature
+from torch_dataloader_utils.model import DataFile, Unit
+from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
+from torch_dataloader_utils.options.packing import KEYS, Pack
+from torch_dataloader_utils.packing.documents import DocumentPacking
+from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
+from torch_dataloader_utils.packing.stream import Wrapping
+from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, tokens_unknown
+from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
+from torch_dataloader_utils.reading.blocks import Scan, Stage
+from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.row_count_scan import RowCounts
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.schemas.columns import available_columns, find_path, select_columns
+from torch_dataloader_utils.sources.source import Source
+
+
+@dataclass(frozen=True)
+class Packing(Feature):
+    """Documents packed into sequences of one length: what both methods have in common.
+
+    Attributes:
+        pack: says how.
+    """
+
+    pack: Pack
+
+    def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
+        """The columns that are packed, if others are left out of batches; else all of them.
+
+        Raises:
+            ColumnNotFoundError: a column to pack does not exist.
+        """
+        pack, columns = self.pack, self.pack.columns
+        if columns is None:
+            return schema
+        paths = {name: find_path(schema, name) for name in columns}
+        for name, path in paths.items():
+            if path is None:
+                raise ColumnNotFoundError(f"pack={pack.short()}: no column {name!r}: {available_columns(schema, name)}")
+        tops = {path[0] for path in paths.values() if path is not None}
+        if whole:
+            return pa.schema([field for field in schema if field.name in tops])
+        return select_columns(schema, columns)
+
+    def known_counts(
+        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, of_part: bool, counted: bool
+    ) -> RowCounts | None:
+        """None: rows are counted, which are documents; checks that they can be packed.
+
+        Raises:
+            ColumnNotFoundError: a column to pack does not exist.
+            UnsupportedTypeError: a column to pack does not hold lists of numbers.
+            OptionError: a column is not packed, a name is taken, or a padding value does not fit its column.
+        """
+        _checked(self.pack, scan, scan.converter.keys, options)
+        return None
+
+
+class BestFit(Packing):
+    """Whole documents, each in the fullest sequence with room. How many sequences there are shows as they are made."""
+
+    @property
+    def unit(self) -> Unit:
+        """A sequence."""
+        return Unit.SEQUENCE
+
+    def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
+        """The sequences of these documents."""
+        pack, group = self.pack, options.pack
+        valid_key, report = _checked(pack, source.scan, keys, options)
+        columns = group.columns or tuple(keys)
+        pads = _pads(pack, {key: np.dtype(report[key]["dtype"]) for key in columns})
+        stage = DocumentPacking(pads, pack, group.documents, group.sequences, valid_key)
+        return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
+
+    def plan(self, shape: PlanOptions) -> PlanOptions:
+        """Plans that read enough documents together."""
+        group = PackOptions
+        return replace(shape, read_together=ReadTogether(group.documents, group.sequences * self.pack.length))
+
+
+class Wrap(Packing):
+    """Documents one after another, cut where a sequence ends: a row of a plan is a token."""
+
+    @property
+    def unit(self) -> Unit:
+        """A token."""
+        return Unit.TOKEN
+
+    @property
+    def unit_rows(self) -> int:
+        """The tokens of a sequence (L)."""
+        return self.pack.length
+
+    def known_counts(
+        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, of_part: bool, counted: bool
+    ) -> RowCounts | None:
+        """The tokens of each segment as its live rows, if footers have them; checks that they can be packed.
+
+        Raises:
+            CountsRequiredError: footers do not have them, and they will not be counted.
+            ColumnNotFoundError, UnsupportedTypeError, OptionError: as with whole documents.
+        """
+        super().known_counts(scan, files, options, name, of_part=of_part, counted=counted)
+        found = tokens_in_footers(scan, files, self.counted_key(scan))
+        if found is None and not counted:
+            raise tokens_unknown(self.pack, name, of_part)
+        return found
+
+    def counted_key(self, scan: ScanSpec) -> str:
+        """The key of the first column that is packed, whose lists say how many tokens documents have."""
+        return (self.pack.columns or scan.converter.keys)[0]
+
+    def planned(self, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
+        """These files, whose live rows are tokens."""
+        return in_tokens(files)
+
+    def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
+        """The tokens of these documents."""
+        valid_key, _ = _checked(self.pack, source.scan, keys, options)
+        stage = Wrapping(options.pack.columns or tuple(keys), self.pack.length, valid_key)
+        return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
+
+    def plan(self, shape: PlanOptions) -> PlanOptions:
+        """Plans of tokens, of which as many stay together as a sequence has."""
+        length, buffer = self.pack.length, shape.buffer_rows
+        return replace(
+            shape,
+            batch_size=shape.batch_size * length,
+            buffer_rows=None if buffer is None else buffer * length,
+            unit_rows=length,
+        )
+
+    def batches(self, maker: BatchMaker) -> BatchMaker:
+        """Batches of whole sequences."""
+        return SequenceMaker(maker, self.pack.length)
+
+
+def packing(options: Options) -> Packing | None:
+    """The feature of `pack`; None without it."""
+    pack = options.pack.pack
+    if pack is None:
+        return None
+    return Wrap(pack) if options.pack.wraps else BestFit(pack)
+
+
+def _pads(pack: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
+    """What fills up the sequences of each column, as a scalar of its dtype."""
+    unknown = [name for name in pack.pads if name not in dtypes]
+    if unknown:
+        raise OptionError(f"Pack: pad names {unknown[0]!r}: expected one of the columns {list(dtypes)}.")
+    other = 0 if isinstance(pack.pad, Mapping) else pack.pad
+    values = {key: pack.pads.get(key, other) for key in dtypes}
+    return {key: pad_value(f"Pack: pad={{{key!r}: {values[key]!r}}}", values[key], dtypes[key]) for key in dtypes}
+
+
+def _checked(
+    pack: Pack, scan: Scan, keys: Sequence[str], options: Options
+) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """The key of the mask of real rows, and what the columns hold; checks that they can be packed."""
+    for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
+        if isinstance(part, ScanSpec) and part.copies is not None:
+            raise OptionError(
+                "class_weights with pack: a sequence holds documents of several classes.",
+                remedies=[leave_out("class_weights"), leave_out("pack")],
+            )
+    report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
+    _check_columns(pack, keys, report)
+    taken = [name for name in KEYS if name in (pack.columns or keys) or name == valid_key]
+    if taken:
+        raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
+    return valid_key, report
+
+
+def _staged(scan: Scan, stage: Stage) -> ScanSpec | CombinedScan:
+    """The scan of sequences; these are marked as real, not the documents."""
+    if isinstance(scan, CombinedScan):
+        parts = tuple(replace(part, valid_key=None) for part in scan.scans)  # type: ignore[type-var]
+        return replace(scan, scans=parts, stage=stage)
+    assert isinstance(scan, ScanSpec)
+    return replace(scan, stage=stage, valid_key=None)
+
+
+def _check_columns(pack: Pack, keys: Sequence[str], report: Mapping[str, Mapping[str, Any]]) -> None:
+    fit = [key for key in keys if report[key]["kind"] == "ragged"]
+    for key in pack.columns or keys:
+        if key not in keys:
+            raise ColumnNotFoundError(f"pack={pack.short()}: no column {key!r}: expected one of {list(keys)}.")
+        if key not in fit:
+            kind = report[key].get("arrow", report[key]["kind"])
+            ways = [use("leaves out others", pack=pack.replace(columns=fit))] if fit and pack.columns is None else []
+            raise UnsupportedTypeError(
+                f"pack={pack.short()}: column {key!r} is of type {kind}, but what is packed is lists of numbers, one "
+                "for each token, which transform can make.",
+                remedies=ways,
+            )
