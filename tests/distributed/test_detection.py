@@ -295,7 +295,7 @@ def test_numbers_that_differ_from_the_ranks_are_refused(num_ranks: int, rank: in
     accelerator = SimpleNamespace(num_processes=2, process_index=1)
     for given, source in ((accelerator, "accelerator"), (Mesh(OneMesh(), dims=["data"]), r"mesh \(data\)")):
         with pytest.raises(
-            OptionError, match=rf"num_ranks={num_ranks}, rank={rank} with ranks: by its {source}, .* rank 1 of 2\."
+            OptionError, match=rf"num_ranks={num_ranks}, rank={rank} with ranks: .* \(by its {source}, rank 1 of 2\)\."
         ):
             made(data, ranks=given, num_ranks=num_ranks, rank=rank)
     assert made(data, ranks=accelerator, num_ranks=2, rank=1)[1].world.rank == 1

@@ -124,10 +124,13 @@ def test_ranks_take_equal_steps_through_restarts(catalog: Catalog, tmp_path: Pat
     [
         ({"even": "drop"}, r"with even='drop': .* no later pass reads what it leaves out\. Use even='pad'"),
         ({"even": "sync"}, r"with even='sync': .* Use even='pad'"),
-        ({"even": "sync", "batch_tokens": 64}, r"with even='sync': .* Leave even at 'none', and use torch's Join"),
-        ({"last_batch": "drop"}, r"with last_batch='drop': .* Use last_batch='partial' or 'pad'"),
-        ({"pack": Pack(8, columns=["x"], method="wrap")}, r"with Pack\(method='wrap'\): .* Add even='pad'"),
-        ({"sharding": Rotate(4)}, r"with sharding=Rotate\(4\): .* Leave it out"),
+        ({"even": "sync", "batch_tokens": 64}, r"with even='sync': .* Leave out even \(use torch's Join"),
+        ({"last_batch": "drop"}, r"with last_batch='drop': .* Use last_batch='pad', or leave out last_batch"),
+        (
+            {"pack": Pack(8, columns=["x"], method="wrap")},
+            r"with Pack\(method='wrap'\): .* Use even='pad', or last_batch='pad'",
+        ),
+        ({"sharding": Rotate(4)}, r"with sharding=Rotate\(4\): .* Leave out sharding"),
         ({"sharding": {"kind": "rotate", "total_shards": 4}}, r"with sharding=Rotate\(4\)"),
     ],
 )
@@ -157,7 +160,7 @@ def test_each_token_is_real_once(catalog: Catalog) -> None:
 
 def test_remedies_are_not_refused(table: Table) -> None:
     with pytest.raises(
-        CountsRequiredError, match=r"even='pad' needs counts .*batch_tokens .*: leave it out, and use .* Join"
+        CountsRequiredError, match=r"even='pad' needs counts .*batch_tokens .*\. Leave out even \(use .* Join"
     ):
         open_table(table, **FOLLOW, even="pad", batch_tokens=64)
 

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.planning.helpers import RowId, all_rows, data_files, groups, make_plan, row_ids
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError, ShardingError
+from torch_dataloader_utils.errors import CountsRequiredError, ShardingError
 from torch_dataloader_utils.planning.plan import Plan
 
 
@@ -66,5 +66,3 @@ def test_numbers_that_do_not_fit() -> None:
         make_plan(files, 2, canonical_ranks=4, batch_size=3)
     with pytest.raises(CountsRequiredError, match="canonical_ranks"):
         make_plan(files, 2, canonical_ranks=4, batch_size=2, exact=False)
-    with pytest.raises(OptionError, match="even='drop'"):
-        make_plan(files, 2, canonical_ranks=4, batch_size=2, last_batch="drop")

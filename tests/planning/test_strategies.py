@@ -281,9 +281,6 @@ def test_generated_shards_that_cannot_work() -> None:
     twice = [Shard(0, (split_of(files[0], 0, 5),)), Shard(1, (split_of(files[0], 4, 8),))]
     with pytest.raises(OptionError, match="overlap at 4"):
         generated_plan(twice, files, PlanOptions(num_shards=2), 0, 0, exact=True)
-    for options in (PlanOptions(even="drop"), PlanOptions(even="pad"), PlanOptions(last_batch="wrap")):
-        with pytest.raises(OptionError, match="delivered as given"):
-            generated_plan([], files, options, 0, 0, exact=True)
 
 
 def test_a_plan_of_default_splits() -> None:

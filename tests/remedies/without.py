@@ -17,10 +17,6 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
     "iteration/epochs:check_device": "only with a GPU",
     "iteration/epochs:check_foreign": "torch passes on no more than the text of errors in its workers",
-    "options/ranks:_check_peers": "only with process groups and meshes: tests/distributed",
-    "options/together:check_device": "only with a GPU, or of a device without pin_memory",
-    "packing/feature:_checked": "only of a combination",
-    "sources/source:_check_processes": "only of memory://, which only some tests may use",
     "sources/mixing:check_counted": "of class_weights within a combination",
 }
 
@@ -158,7 +154,6 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "loader/accelerated:check_accelerator",
         "options/workers:_check_gpu",
         "options/sharding:of_sharding",
-        "options/together:_refuse_counted",
         "packing/stream:_by_run",
         "schemas/merge:resolve_schema",
         "sources/combine:_members",

@@ -40,21 +40,6 @@ from torch_dataloader_utils.sources.source import Source
 # Checks of options that depend on who iterates.
 
 
-def check_processes(options: Options) -> None:
-    """Check that worker processes can read in the order that the options need.
-
-    Raises:
-        OptionError: they cannot.
-    """
-    shard, workers = options.shard, options.worker
-    if shard.canonical_ranks and shard.steps_per_epoch and workers.worker_mode == "processes" and workers.num_workers:
-        raise OptionError(
-            f"canonical_ranks={shard.canonical_ranks} with steps_per_epoch={shard.steps_per_epoch} and "
-            "worker_mode='processes': a process reads several virtual ranks, which start again at different times.",
-            remedies=[use(worker_mode="threads")],
-        )
-
-
 def check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
     """Check that the options work in a worker of a foreign loader.
 
@@ -116,7 +101,6 @@ class Epochs:
         before_epoch: Callable[[], Source | None] = lambda: None,
         worker: tuple[int, int] | None = None,
     ) -> None:
-        check_processes(options)
         check_foreign(options, worker)
         self.worker = worker
         self._pid = os.getpid()

@@ -7,7 +7,6 @@ from torch_dataloader_utils.options.groups import (
     ReadOptions,
     SplitOptions,
     WorkerOptions,
-    check_last_batch,
 )
 from torch_dataloader_utils.options.keywords import (
     Call,
@@ -59,7 +58,6 @@ __all__ = [
     "Strided",
     "SubsetOptions",
     "WorkerOptions",
-    "check_last_batch",
     "check_names",
     "mask_key",
     "name_of",

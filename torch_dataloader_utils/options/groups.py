@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.options.even import EVEN
 from torch_dataloader_utils.options.lists import ListsLike, check_lists
@@ -97,14 +96,6 @@ class ReadOptions(Checked):
     transform_schema: Any = option(None, keyword=False)
     transform_format: str = option("arrow", keyword=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.storage_options is not None and self.filesystem is not None:
-            raise OptionError(
-                "storage_options and filesystem were both given, but a filesystem has its own options.",
-                remedies=[leave_out("storage_options"), leave_out("filesystem")],
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOptions(Checked):
@@ -144,32 +135,10 @@ class ShardOptions(ShardingOptions, RankOptions):
     )
     sync_every: int = option(16, keyword=False)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps_per_epoch is not None and self.levels:
-            raise OptionError(
-                f"steps_per_epoch={self.steps_per_epoch} with even={self.even!r}: exactly n steps on each rank "
-                "are already even.",
-                remedies=[leave_out("even"), leave_out("steps_per_epoch")],
-            )
-
     @property
     def levels(self) -> bool:
         """Whether `even` gives all ranks equal steps."""
         return self.even not in (None, "none")
-
-
-def check_last_batch(last_batch: str, even: str | None) -> None:
-    """Check that `even` does not contradict `last_batch`.
-
-    Raises:
-        OptionError: they exclude each other.
-    """
-    if last_batch != "partial" and even not in (None, "none", last_batch):
-        raise OptionError(
-            f"last_batch={last_batch!r} with even={even!r}: even decides about the last batch.",
-            remedies=[leave_out("last_batch"), leave_out("even")],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,11 +245,6 @@ class WorkerOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.worker_mode == "processes" and self.num_workers is None:
-            raise OptionError(
-                "worker_mode='processes' needs num_workers, the number of processes.",
-                remedies=[use(num_workers=2), leave_out("worker_mode")],
-            )
         if self.show_progress:
             check_bars()
 

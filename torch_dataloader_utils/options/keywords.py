@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
 from torch_dataloader_utils.feature import Features
 from torch_dataloader_utils.options.buckets import BucketOptions
-from torch_dataloader_utils.options.even import of_even
+from torch_dataloader_utils.options.clashes import uncounted
+from torch_dataloader_utils.options.even import even_of, of_even
 from torch_dataloader_utils.options.groups import (
     BatchOptions,
     ConvertOptions,
@@ -20,15 +21,16 @@ from torch_dataloader_utils.options.groups import (
     WorkerOptions,
 )
 from torch_dataloader_utils.options.lists import length_multiple
-from torch_dataloader_utils.options.mix import MixOptions, of_weights
+from torch_dataloader_utils.options.mix import MixOptions, of_weights, weights_of
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
-from torch_dataloader_utils.options.shuffle import ShuffleOptions
+from torch_dataloader_utils.options.sharding import sharding_of
+from torch_dataloader_utils.options.shuffle import ShuffleOptions, shuffle_of
 from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue
 from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.options.together import check_together
-from torch_dataloader_utils.options.transform import of_transform
-from torch_dataloader_utils.options.workers import of_worker_mode
+from torch_dataloader_utils.options.transform import of_transform, transform_of
+from torch_dataloader_utils.options.workers import of_worker_mode, worker_mode_of
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Check, Checked, checked, declared, plain_value
 
@@ -62,13 +64,13 @@ class Options:
     @property
     def uncounted(self) -> str:
         """Why `count_rows` cannot count what an epoch delivers, as a clause; "" if it can."""
-        if self.pack.pack is not None and not self.pack.wraps:
-            return "sequences are counted as documents are packed"
-        if self.bucket.batch_tokens is not None:
-            return "batch_tokens cuts batches by length"
-        if self.subset.class_weights is not None:
-            return "class_weights draws the copies of rows in each epoch"
-        return "" if self.read.transform_rows == "same" else "transform may change the number of rows"
+        return uncounted(self)
+
+    def given(self, keyword: str) -> Any:
+        """The value of a keyword, as it can be given."""
+        if keyword in _GIVEN:
+            return _GIVEN[keyword](self)
+        return getattr(getattr(self, _HOMES[keyword]), keyword)
 
     @property
     def buckets(self) -> str:
@@ -78,6 +80,16 @@ class Options:
 
 _GROUPS: dict[str, type] = {
     name: kind for name, kind in get_type_hints(Options).items() if isinstance(kind, type) and issubclass(kind, Checked)
+}
+_HOMES = {item.name: name for name, kind in _GROUPS.items() for item in fields(kind)}
+# Keywords whose value the groups hold in another form.
+_GIVEN: Mapping[str, Callable[[Options], Any]] = {
+    "even": lambda options: even_of(options.shard),
+    "sharding": lambda options: sharding_of(options.shard.sharding),
+    "shuffle": lambda options: shuffle_of(options.shuffle.shuffle),
+    "transform": lambda options: transform_of(options.read),
+    "weights": lambda options: weights_of(options.mix),
+    "worker_mode": lambda options: worker_mode_of(options.worker),
 }
 
 
@@ -278,9 +290,9 @@ def _options(given: Mapping[str, Any]) -> Options:
     keywords = _held(given)
     options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()})
     check_together(options)
-    split = options.split
-    size = options.shuffle.split_bytes if split.split_bytes is None else split.split_bytes
-    return replace(options, split=replace(split, split_bytes=size))
+    split, shuffle = options.split, options.shuffle.settled
+    size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes
+    return replace(options, split=replace(split, split_bytes=size), shuffle=shuffle)
 
 
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:

@@ -100,10 +100,6 @@ class RankOptions(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_numbers()
-        self._check_peers()
-
-    def _check_numbers(self) -> None:
         if (self.num_ranks is None) != (self.rank is None):
             raise OptionError(
                 f"num_ranks={self.num_ranks!r}, rank={self.rank!r}: expected both, or neither to detect them.",
@@ -114,17 +110,19 @@ class RankOptions(Checked):
                 f"rank={self.rank} with num_ranks={self.num_ranks}: expected a global rank in [0, {self.num_ranks})."
             )
 
-    def _check_peers(self) -> None:
-        peers = self.peers
-        if peers is None or self.num_ranks is None:
-            return
-        world = peers.world
-        if (self.num_ranks, self.rank) != (world.num_ranks, world.rank):
-            raise OptionError(
-                f"num_ranks={self.num_ranks}, rank={self.rank} with ranks: by its {world.source}, this process is rank "
-                f"{world.rank} of {world.num_ranks}.",
-                remedies=[leave_out("num_ranks", "rank"), leave_out("ranks")],
-            )
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether `num_ranks` and `rank` say otherwise than `ranks`."""
+        world = None if self.peers is None or self.num_ranks is None else self.peers.world
+        return world is not None and (self.num_ranks, self.rank) != (world.num_ranks, world.rank)
+
+    @property
+    def place_of_peers(self) -> str:
+        """This process's rank by `ranks`, in words."""
+        if self.peers is None:
+            return ""
+        world = self.peers.world
+        return f"by its {world.source}, rank {world.rank} of {world.num_ranks}"
 
     @property
     def peers(self) -> Peers | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Checked, Value, maybe, num_bytes, one_of, option, setting, whole
 
@@ -102,31 +102,19 @@ class ShuffleOptions(Checked):
         None, maybe(whole(1)), doc="rows per window; without shuffle, rows mix with their neighbours only"
     )
 
-    def __post_init__(self) -> None:
-        given = self.shuffle
-        super().__post_init__()
-        if self.shuffle_buffer_size is not None:
-            object.__setattr__(self, "shuffle", self._in_windows(given, self.shuffle_buffer_size))
-            object.__setattr__(self, "shuffle_buffer_size", None)
-
-    def _in_windows(self, given: Any, rows: int) -> Shuffle:
-        """The shuffle in windows of so many rows."""
-        text = f"shuffle={given!r} with shuffle_buffer_size={rows}"
+    @property
+    def settled(self) -> ShuffleOptions:
+        """The same with the rows of a window in `shuffle` alone."""
+        if self.shuffle_buffer_size is None:
+            return self
         scope = self.shuffle.scope if self.shuffle else "nearby"
-        if scope == "splits":
-            raise OptionError(
-                f"{text}: the rows of a split are kept in order, so there are no windows.",
-                remedies=[use("shuffles rows in windows", shuffle=True), leave_out("shuffle_buffer_size")],
-            )
-        if isinstance(given, (Shuffle, Mapping)):
-            raise OptionError(
-                f"{text}: Shuffle says the size of a window, too.",
-                remedies=[
-                    use(without=["shuffle_buffer_size"], shuffle=Shuffle(scope, window_rows=rows)),
-                    leave_out("shuffle_buffer_size"),
-                ],
-            )
-        return Shuffle(scope, window_rows=rows)
+        shuffle = Shuffle(scope, window_rows=self.shuffle_buffer_size)
+        return replace(self, shuffle=shuffle, shuffle_buffer_size=None)
+
+    @property
+    def says_more(self) -> bool:
+        """Whether `shuffle` says more than its scope."""
+        return bool(self.shuffle and self.shuffle.given().keys() - {"scope"})
 
     @property
     def permutes(self) -> str:

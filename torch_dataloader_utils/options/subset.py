@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
+from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.values import Checked, Value, a, maybe, names, one_of, option, setting, values, whole, word
 
@@ -246,26 +246,13 @@ class SubsetOptions(Checked):
         doc='copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}',
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.class_weights is not None and self.limit is not None:
-            raise OptionError(
-                f"limit={self.limit} with class_weights: how many copies rows have is known only after reading.",
-                remedies=[
-                    leave_out("limit"),
-                    leave_out("class_weights"),
-                    *([] if self.fraction is not None else [use(fraction=Example("f", 0.5), without=["limit"])]),
-                ],
-            )
+    @property
+    def differ(self) -> bool:
+        """Whether the subset and the sample are to be chosen by different keys or units."""
         subset, sample = self.subset, self.fraction
         if subset is None or sample is None:
-            return
-        for name, own, other in (("by", sample.by, subset.by), ("unit", sample.unit, subset.unit)):
-            if own not in (None, other):
-                raise OptionError(
-                    f"fraction={sample!r} with subset={subset!r}: one {name} chooses rows for both.",
-                    remedies=[use(fraction=sample.replace(by=None, unit=None))],
-                )
+            return False
+        return sample.by not in (None, subset.by) or sample.unit not in (None, subset.unit)
 
     @property
     def by_hash(self) -> bool:

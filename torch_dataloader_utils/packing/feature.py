@@ -11,10 +11,11 @@ import pyarrow as pa
 
 from torch_dataloader_utils.batching.batches import BatchMaker
 from torch_dataloader_utils.convert.plan import pad_value
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, leave_out, use
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
+from torch_dataloader_utils.options.clashes import PACKED_CLASSES
 from torch_dataloader_utils.options.packing import KEYS, Pack
 from torch_dataloader_utils.packing.documents import DocumentPacking
 from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
@@ -175,10 +176,7 @@ def _checked(
     """The key of the mask of real rows, and what the columns hold; checks that they can be packed."""
     for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
         if isinstance(part, ScanSpec) and part.copies is not None:
-            raise OptionError(
-                "class_weights with pack: a sequence holds documents of several classes.",
-                remedies=[leave_out("class_weights"), leave_out("pack")],
-            )
+            raise PACKED_CLASSES.between("class_weights", "pack")
     report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
     _check_columns(pack, keys, report)
     taken = [name for name in KEYS if name in (pack.columns or keys) or name == valid_key]

@@ -14,12 +14,6 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.options import Delta, Iceberg, Options, options_of
-from torch_dataloader_utils.options.even import even_of
-from torch_dataloader_utils.options.mix import weights_of
-from torch_dataloader_utils.options.sharding import sharding_of
-from torch_dataloader_utils.options.shuffle import shuffle_of
-from torch_dataloader_utils.options.transform import transform_of
-from torch_dataloader_utils.options.workers import worker_mode_of
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.values import ByColumn, Checked, Value
@@ -178,34 +172,14 @@ def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str
 
 def _given(options: Options) -> dict[str, Values]:
     """The options that differ from their defaults, by keyword, each as text, as code or hidden."""
-    found = (getattr(options, group.name) for group in fields(options))
-    groups = [group for group in found if isinstance(group, Checked)]
-    as_given = {
-        "even": even_of(options.shard),
-        "sharding": sharding_of(options.shard.sharding),
-        "shuffle": shuffle_of(options.shuffle.shuffle),
-        "transform": transform_of(options.read),
-        "weights": weights_of(options.mix),
-        "worker_mode": worker_mode_of(options.worker),
-    }
-    return {
-        item.name: _shown(item, value)
-        for values in groups
-        for item, value in _of_group(values, options, as_given)
-        if item.name not in _RANKS
-    }
+    groups = [group for item in fields(options) if isinstance(group := getattr(options, item.name), Checked)]
+    keywords = [item for group in groups for item in fields(group) if item.metadata["keyword"]]
+    given = [(item, options.given(item.name)) for item in keywords if item.name not in _RANKS]
+    return {item.name: _shown(item, value) for item, value in given if not _is_default(item, value, options)}
 
 
-def _of_group(
-    values: Any, options: Options | None, as_given: Mapping[str, Any] = MappingProxyType({})
-) -> list[tuple[Field[Any], Any]]:
-    """The options of a group that differ from their defaults, as they were given."""
-    found = [(item, as_given.get(item.name, getattr(values, item.name))) for item in fields(values)]
-    return [pair for pair in found if pair[0].metadata["keyword"] and not _is_default(*pair, options)]
-
-
-def _is_default(item: Field[Any], value: Any, options: Options | None) -> bool:
-    if item.name == "split_bytes" and options is not None:  # parsing replaces None
+def _is_default(item: Field[Any], value: Any, options: Options) -> bool:
+    if item.name == "split_bytes":  # parsing replaces None
         return bool(value == options.shuffle.split_bytes)
     default = _checked(item, item.default)
     return value is default or (isinstance(value, type(default)) and written(value) == written(default) is not None)

@@ -1,4 +1,4 @@
-// The options of a plan, and the errors that Python raises for the same ones. Mirrors options/sharding.py, groups.py
+// The options of a plan, and the errors that Python raises for the same ones. Mirrors options/sharding.py, clashes.py
 // and shuffle.py, plan_options of planner.py, and planning/options.py and requirements.py.
 "use strict";
 
@@ -96,7 +96,7 @@ const PlannerOptions = (() => {
     return null;
   }
 
-  // ShardOptions, check_together and check_last_batch
+  // The table in options/clashes.py
   function problemOfSteps({ steps_per_epoch: steps, even, last_batch: last }) {
     if (steps !== null && even !== "none")
       return (
@@ -115,7 +115,7 @@ const PlannerOptions = (() => {
     return null;
   }
 
-  // uncounted_remedies
+  // _uncounted, of that table
   function waysUncounted(even, last) {
     const needing = last === "partial" ? [] : ["last_batch"];
     if (even === "sync") return `Leave out ${needing.join(" and ")}.`;
@@ -127,7 +127,7 @@ const PlannerOptions = (() => {
     );
   }
 
-  // check_buckets, and check_together about what is known only after reading, even with count_rows
+  // The same about batch_tokens, and what is known only after reading, even with count_rows
   function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, unit }) {
     if (tokens && unit === "split_batch")
       return (
@@ -151,7 +151,7 @@ const PlannerOptions = (() => {
     return wrong ? `${wrong}=${shown(options[wrong])}: expected a whole number of at least 1.` : null;
   }
 
-  // Order._need_counts, and check_unknown_counts
+  // SHARDS_UNKNOWN, EVEN_UNKNOWN and WRAP_UNKNOWN of options/clashes.py
   function problemOfUnknown({ uncounted }, { sharding, even, last_batch }) {
     if (uncounted !== null && sharding !== "interleave" && sharding !== "auto")
       return (

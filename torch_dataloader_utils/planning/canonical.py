@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError, ShardingError, leave_out, use
+from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
+from torch_dataloader_utils.options.clashes import CANONICAL_UNKNOWN
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.shares import Shares
 
@@ -51,25 +52,12 @@ def virtual_options(options: PlanOptions, num_ranks: int, *, exact: bool) -> Pla
     """The plan options for the virtual ranks: the same for every number of ranks at the same global batch.
 
     Raises:
-        OptionError: an option does not work with a short global step.
         ShardingError: the virtual ranks do not divide evenly among the ranks, or a step's rows among the virtual ranks.
         CountsRequiredError: `exact` is false.
     """
-    if options.last_batch not in ("partial", options.even):
-        raise OptionError(
-            f"last_batch={options.last_batch!r} with canonical_ranks: all ranks share the last step.",
-            remedies=[
-                use(even="drop", without=["last_batch"]),
-                use(even="pad", without=["last_batch"]),
-                leave_out("canonical_ranks"),
-            ],
-        )
     rows = _rows_of_virtual_rank(options, num_ranks)
     if not exact:
-        raise CountsRequiredError(
-            "canonical_ranks needs the number of rows that will be delivered, which is known only after reading.",
-            remedies=[use("counts once", count_rows=True), leave_out("canonical_ranks")],
-        )
+        raise CANONICAL_UNKNOWN.between("canonical_ranks")
     buffer, window_bytes, virtual = options.buffer_rows, options.window_bytes, options.canonical_ranks or num_ranks
     return replace(
         options,

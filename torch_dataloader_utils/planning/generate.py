@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile, DataFileInfo, Piece, Shard, Split
 from torch_dataloader_utils.planning.even import end_with, total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -79,18 +79,8 @@ def generated_plan(
         exact: whether every planned row will be delivered.
 
     Raises:
-        OptionError: rows lie outside their files or twice on this rank, or an option does not work with such shards.
+        OptionError: rows lie outside their files or twice on this rank.
     """
-    if options.even in ("drop", "pad") or options.last_batch == "wrap":
-        raise OptionError(
-            f"even={options.even!r}, last_batch={options.last_batch!r} with a generate strategy: its shards are "
-            "delivered as given.",
-            remedies=[
-                leave_out("even", "last_batch"),
-                use("all ranks stop with the first", even="sync", without=["last_batch"]),
-                use("exactly n steps", steps_per_epoch=Example("n", 2), without=["even", "last_batch"]),
-            ],
-        )
     checker = SplitChecker(files, "generate")
     located = [[part for split in shard.splits for part in checker.located(split)] for shard in shards]
     checker.check_disjoint((split for splits in located for split in splits), complete=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
-from torch_dataloader_utils.options import EVEN, LAST_BATCH, ShardingOptions, check_last_batch
+from torch_dataloader_utils.options import EVEN, LAST_BATCH, ShardingOptions
 
 _AT_LEAST_ONE = (
     "batch_size",
@@ -90,7 +90,6 @@ class PlanOptions(ShardingOptions):
         for name, allowed in (("even", EVEN), ("last_batch", LAST_BATCH), ("assignment", ("lpt", "turn"))):
             if getattr(self, name) not in allowed:
                 raise OptionError(f"{name}={getattr(self, name)!r}: expected one of {', '.join(map(repr, allowed))}.")
-        check_last_batch(self.last_batch, self.even)
 
     @property
     def shuffles_rows(self) -> bool:

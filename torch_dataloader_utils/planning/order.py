@@ -14,9 +14,9 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.errors import CountsRequiredError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Piece, Rows, Split, Window, split_numbers
+from torch_dataloader_utils.options.clashes import SHARDS_UNKNOWN
 from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.splits import I64, Splits, distinct
 from torch_dataloader_utils.seeding import permutation
@@ -456,10 +456,7 @@ class Order:
     def _need_counts(self) -> None:
         split = self.table.uncounted
         if split is not None:
-            raise CountsRequiredError(
-                f"The row count of {split.file.path!r} is unknown, but this sharding cuts rows by number.",
-                remedies=[use("counts once", count_rows=True), use("assigns whole splits", sharding="interleave")],
-            )
+            raise SHARDS_UNKNOWN.between("sharding", repr(split.file.path))
 
 
 def concatenated(orders: Sequence[Order]) -> Order:

@@ -9,9 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from torch_dataloader_utils.errors import (
-    CountsRequiredError,
     EmptyDatasetError,
-    Example,
     OptionError,
     Remedy,
     ShardingError,
@@ -20,6 +18,7 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Rotate, name_of
+from torch_dataloader_utils.options.clashes import EVEN_UNKNOWN, WRAP_UNKNOWN
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.mix_epochs import (
     MixedEpoch,
@@ -56,19 +55,9 @@ def check_unknown_counts(options: PlanOptions) -> None:
         CountsRequiredError: an option needs row counts.
     """
     if options.even in ("drop", "pad"):
-        raise CountsRequiredError(
-            f"even={options.even!r} needs the number of rows that will be delivered, known only after reading.",
-            remedies=[
-                use("counts once", count_rows=True),
-                use("exactly n steps", without=["even"], steps_per_epoch=Example("n", 2)),
-                use("all ranks stop with the first", even="sync"),
-            ],
-        )
+        raise EVEN_UNKNOWN.between(f"even={options.even!r}")
     if options.last_batch == "wrap":
-        raise CountsRequiredError(
-            "last_batch='wrap' takes rows of the next ranks, whose number is known only after reading.",
-            remedies=[use("counts once", count_rows=True), use(last_batch="pad")],
-        )
+        raise WRAP_UNKNOWN.between("last_batch='wrap'")
 
 
 def check_even_rows(

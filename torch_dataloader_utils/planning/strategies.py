@@ -15,8 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.errors import CountsRequiredError, Example, OptionError, use
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.model import DataFile, DataFileInfo, Rows, Segment, Shard, Split
+from torch_dataloader_utils.options.clashes import ROWS_UNKNOWN
 from torch_dataloader_utils.planning.splits import I64, UNKNOWN, Splits, plan_spans
 from torch_dataloader_utils.units import parse_bytes
 
@@ -140,13 +141,7 @@ def _runs(sizes: I64, limits: I64, borders: I64) -> tuple[I64, I64]:
 def _check_counts(files: Sequence[DataFile], segments: _Segments, split_rows: int) -> None:
     unknown = segments.file[segments.start == UNKNOWN]
     if len(unknown):
-        raise CountsRequiredError(
-            f"split_rows={split_rows}: the row count of {files[int(unknown[0])].info.path!r} is unknown.",
-            remedies=[
-                use("counts once", count_rows=True),
-                use(split_bytes=Example("bytes", "1MiB"), without=["split_rows"]),
-            ],
-        )
+        raise ROWS_UNKNOWN.between(f"split_rows={split_rows}", repr(files[int(unknown[0])].info.path))
 
 
 # Checks the splits of custom strategies, and completes them for planning.

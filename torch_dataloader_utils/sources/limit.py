@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.model import DataFile, Segment
+from torch_dataloader_utils.options.clashes import LIMIT_UNKNOWN
 
 
 def first_rows(files: Sequence[DataFile], limit: int | None, exact: bool) -> tuple[DataFile, ...]:
@@ -23,11 +23,7 @@ def first_rows(files: Sequence[DataFile], limit: int | None, exact: bool) -> tup
     if limit is None:
         return tuple(files)
     if not exact or not all(file.layout.counted or file.layout.known for file in files):
-        raise OptionError(
-            f"limit={limit}: how many rows each file delivers is known only after reading it, because of a filter, a "
-            "key, or a format without row counts.",
-            remedies=[use("counts once", count_rows=True)],
-        )
+        raise LIMIT_UNKNOWN.between(f"limit={limit}")
     kept: list[DataFile] = []
     for file in files:
         if limit == 0:

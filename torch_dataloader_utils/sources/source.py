@@ -15,12 +15,13 @@ import pyarrow as pa
 from torch_dataloader_utils import errors
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
+from torch_dataloader_utils.errors import EmptyDatasetError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, SplitOptions, SubsetOptions, mask_key, progress_of
+from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
 from torch_dataloader_utils.planning.mixing import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -205,11 +206,7 @@ def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
 
 def _check_processes(storage: Storage, options: Options) -> None:
     if storage.per_process and options.worker.worker_mode == "processes" and options.worker.num_workers:
-        raise OptionError(
-            f"worker_mode='processes' with {storage.protocol}://: its files are in this process's memory, which other "
-            "processes cannot read.",
-            remedies=[use(worker_mode="threads")],
-        )
+        raise FOREIGN_MEMORY.between("worker_mode='processes'", f"{storage.protocol}://")
 
 
 def _exact(scan: ScanSpec, files: Sequence[DataFile]) -> bool:

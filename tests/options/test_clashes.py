@@ -1,0 +1,208 @@
+"""Options that exclude each other: each row of the table raises, its remedies work, and so does each of its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from torch_dataloader_utils import (
+    Pack,
+    Rotate,
+    Sample,
+    Shard,
+    Shuffle,
+    Split,
+    Strided,
+    StructuredDataset,
+    Subsets,
+    Transform,
+)
+from torch_dataloader_utils.errors import DataLoaderUtilsError, Remedy
+from torch_dataloader_utils.options import clashes, parse_call
+from torch_dataloader_utils.options.clashes import CLASHES, LATER, Clash, Half
+
+DOCS = Path(__file__).parents[2] / "docs" / "options.md"
+Keywords = dict[str, Any]
+
+
+class Generates:
+    """A strategy that gives each rank one shard of all files."""
+
+    def generate(self, files: Any, num_workers: int, epoch: int, num_ranks: int, rank: int) -> list[Shard]:
+        return [Shard(0, tuple(Split(file) for file in files[rank::num_ranks]))]
+
+
+# What has each side, alone; of facts, the path to read.
+SIDES: Mapping[Half, Keywords] = {
+    clashes.BEST_FIT: {"pack": 16},
+    clashes.BUFFER: {"shuffle_buffer_size": 10},
+    clashes.CANONICAL: {"canonical_ranks": 2},
+    clashes.COUNT_ROWS: {"count_rows": True},
+    clashes.CUT_BY_ROWS: {"sharding": "contiguous"},
+    clashes.CUT_OFF: {"pack": {"length": 16, "method": "wrap"}},
+    clashes.DEVICE: {"device": "cpu"},
+    clashes.EVEN: {"even": "drop"},
+    clashes.EVEN_COUNTED: {"even": "drop"},
+    clashes.EVEN_LEAVES_OUT: {"even": "drop"},
+    clashes.EVEN_OTHER: {"even": "drop"},
+    clashes.FILESYSTEM: {"filesystem": fsspec.filesystem("file")},
+    clashes.FOLLOW: {"follow": True},
+    clashes.GENERATES: {"split_strategy": Generates()},
+    clashes.GPU: {"device": "cuda"},
+    clashes.IN_MEMORY: {"path": "memory://clashes"},
+    clashes.JAGGED: {"jagged": {"x": ["ids"]}},
+    clashes.LAPS_OF_PROCESSES: {"steps_per_epoch": 3, "worker_mode": "processes", "num_workers": 2},
+    clashes.LAST: {"last_batch": "pad"},
+    clashes.LAST_ALONE: {"last_batch": "drop"},
+    clashes.LAST_DROP: {"last_batch": "drop"},
+    clashes.LAST_WRAP: {"last_batch": "wrap"},
+    clashes.LIMIT: {"limit": 10},
+    clashes.LISTS: {"lists": "padded"},
+    clashes.NO_ARRAYS: {"output_format": "arrow"},
+    clashes.NO_TENSORS: {"output_format": "numpy"},
+    clashes.NO_WORKERS: {},
+    clashes.NUMBERS: {"num_ranks": 2, "rank": 0},
+    clashes.PACK: {"pack": Pack(16)},
+    clashes.PINNED: {"pin_memory": True},
+    clashes.PROCESSES: {"worker_mode": "processes"},
+    clashes.RANKS: {"ranks": SimpleNamespace(num_processes=1, process_index=0)},  # as an Accelerator of one process
+    clashes.RESIZES: {"transform": Transform(lambda batch: batch, rows="any")},
+    clashes.SAMPLE: {"fraction": Sample(0.9, by="id")},
+    clashes.SPLITS: {"shuffle": "splits"},
+    clashes.SPLIT_BATCH: {"sharding": Strided("split_batch")},
+    clashes.STACK: {"stack": {"x": ["id"]}},
+    clashes.STEPS: {"steps_per_epoch": 3},
+    clashes.STORAGE: {"storage_options": {"auto_mkdir": False}},
+    clashes.STRIDED: {"sharding": "strided"},
+    clashes.SUBSET: {"subset": Subsets({"a": 0.5, "b": 0.5})["a"]},
+    clashes.TOKENS: {"batch_tokens": 64},
+    clashes.TOTAL_SHARDS: {"sharding": Rotate(2)},
+    clashes.UNKNOWN: {"path": "lines"},
+    clashes.WEIGHTED: {"class_weights": {"label": {1: 2.5}}},
+    clashes.WINDOWS: {"shuffle": Shuffle(open_splits=2)},
+    clashes.WRAP: {"pack": Pack(16, method="wrap")},
+}
+NEEDS = {clashes.PROCESSES: {"num_workers": 2}}  # what a side needs beside it, unless the row is about that
+
+
+def side(half: Half) -> Keywords:
+    """What has this side alone."""
+    return {"split_rows": 3} if half.keyword == "split_rows" else SIDES[half]
+
+
+def rows(table: tuple[Clash, ...]) -> list[Any]:
+    """Each pair of sides of the rows."""
+    pairs = [(clash, half) for clash in table for half in clash.halves]
+    return [pytest.param(clash, half, id=f"{half.label} with {clash.beside.label}") for clash, half in pairs]
+
+
+def given(clash: Clash, half: Half) -> tuple[Keywords, Keywords, Keywords]:
+    """The keywords of both sides, and of each alone."""
+    alone = {**NEEDS.get(half, {}), **side(half)}
+    needs = {} if clash.beside is clashes.NO_WORKERS else NEEDS.get(half, {})
+    return {**needs, **side(half), **side(clash.beside)}, alone, side(clash.beside)
+
+
+def error_of(call: Callable[..., Any], keywords: Keywords) -> DataLoaderUtilsError | None:
+    try:
+        call(**keywords)
+    except DataLoaderUtilsError as error:
+        return error
+    return None
+
+
+def parsed(**keywords: Any) -> None:
+    """Make the options of a table if it is followed, else of files."""
+    parse_call("iceberg" if "follow" in keywords else "files", "n.t", keywords)
+
+
+def holds(clash: Clash, half: Half, call: Callable[..., Any]) -> None:
+    both, *alone = given(clash, half)
+    error = error_of(call, both)
+    assert type(error) is clash.error, error
+    assert clash.why in str(error)
+    assert error.remedies, error
+    for remedy in error.remedies:
+        changed = remedy.applied(both)
+        assert changed != both
+        assert (after := error_of(call, changed)) is None, f"{error}\n{remedy} leads to {after}"
+    for keywords in alone:
+        assert (wrong := error_of(call, keywords)) is None, wrong
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU, as far as options look for one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(("clash", "half"), rows(CLASHES))
+def test_a_clash_is_an_error_whose_remedies_work_and_each_side_alone_works(clash: Clash, half: Half) -> None:
+    holds(clash, half, parsed)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same rows in Parquet, in lines, and in the memory of this process."""
+    place, memory = tmp_path_factory.mktemp("data"), fsspec.filesystem("memory")
+    for name in ("files", "lines"):
+        (place / name).mkdir()
+    table = pa.table({"id": range(40)})
+    pq.write_table(table, place / "files" / "part.parquet", row_group_size=5)
+    (place / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
+    with memory.open("clashes/part.parquet", "wb") as file:
+        pq.write_table(table, file)
+    yield place
+    memory.rm("clashes", recursive=True)
+
+
+@pytest.mark.parametrize(("clash", "half"), rows(LATER))
+def test_a_clash_that_shows_later_is_one_with_what_is_read(clash: Clash, half: Half, data: Path) -> None:
+    def made(path: str = "files", **keywords: Any) -> None:
+        place = path if "://" in path else str(data / path)
+        StructuredDataset.create_dataloader(
+            place, **{"batch_size": 4, "num_workers": 0, "num_ranks": 2, "rank": 0, **keywords}
+        )[1].plan()
+
+    holds(clash, half, made)
+
+
+def test_each_side_belongs_to_a_row() -> None:
+    used = {half for clash in (*CLASHES, *LATER) for half in (*clash.halves, clash.beside)}
+    assert SIDES.keys() <= used
+    assert {name for name, item in vars(clashes).items() if isinstance(item, Half) and item not in used} == set()
+
+
+def instead(remedy: Remedy) -> str:
+    """A remedy in the documentation."""
+    passed = " and ".join(f"`{name}={value!r}`".replace("'", '"') for name, value in remedy.given.items())
+    left_out = " and ".join(f"`{name}`" for name in remedy.left_out)
+    effect = f" ({remedy.effect})" if remedy.effect else ""
+    return f"{passed}{' ' if passed and left_out else ''}{f'without {left_out}' if left_out else ''}{effect}"
+
+
+def documented(clash: Clash) -> str:
+    """A row of the table in the documentation."""
+    error = error_of(parsed, given(clash, clash.halves[0])[0]) if clash in CLASHES else clash.between("")
+    assert error is not None
+    halves = ", ".join(half.label for half in clash.halves)
+    return f"| {halves} | {clash.beside.label} | {clash.why} | {'; '.join(map(instead, error.remedies))} |"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_documentation_has_the_table() -> None:
+    expected = list(dict.fromkeys(documented(clash) for clash in (*CLASHES, *LATER)))
+    text = DOCS.read_text()
+    shown = text.partition("## Options that exclude each other\n")[2].partition("\n## ")[0]
+    found = [line for line in shown.splitlines() if line.startswith("|")][2:]
+    assert found == expected, "docs/options.md is to have these rows:\n" + "\n".join(expected)

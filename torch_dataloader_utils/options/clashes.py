@@ -1,0 +1,508 @@
+"""Options that exclude each other: one table, of which all messages and a table of the documentation are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from torch_dataloader_utils.errors import (
+    CountsRequiredError,
+    DataLoaderUtilsError,
+    Example,
+    OptionError,
+    Remedy,
+    leave_out,
+    use,
+)
+from torch_dataloader_utils.options.sharding import Strided
+from torch_dataloader_utils.printing import shown
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.options.keywords import Options
+
+Ways: TypeAlias = Callable[["Options"], Sequence[Remedy]]
+
+_STEPS = Example("n", 2)
+_PART = Example("f", 0.5)
+_JOIN = "use torch's Join around the loop"
+_MASKED = "all ranks get equal steps, and what it repeats is masked"
+
+
+@dataclass(frozen=True)
+class Half:
+    """One side of a clash.
+
+    Attributes:
+        keyword: its option; "" for a fact that is no option.
+        label: which of its values, or the fact, as the documentation says it.
+        holds: whether options have it; a fact shows later, where it is known.
+        text: how a message names it; None for the option with its value.
+    """
+
+    keyword: str
+    label: str
+    holds: Callable[[Options], bool] = lambda options: False
+    text: str | Callable[[Options], str] | None = None
+
+    def named(self, options: Options) -> str:
+        """How a message about these options names it."""
+        if self.text is None:
+            return f"{self.keyword}={shown(options.given(self.keyword))}"
+        return self.text if isinstance(self.text, str) else self.text(options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clash:
+    """Options that exclude another one.
+
+    Attributes:
+        halves: each of which excludes it.
+        beside: the other one.
+        why: the reason, as a clause.
+        ways: what can be done instead, each of which works.
+        told: the sentence.
+        also: what else there is to say of these options.
+        error: what is raised.
+    """
+
+    halves: tuple[Half, ...]
+    beside: Half
+    why: str
+    ways: Sequence[Remedy] | Ways
+    told: str = "{half} with {beside}: {why}."
+    also: Callable[[Options], str] = lambda options: ""
+    error: type[DataLoaderUtilsError] = OptionError
+
+    def check(self, options: Options) -> None:
+        """Check that the options do not have both sides.
+
+        Raises:
+            DataLoaderUtilsError: they do.
+        """
+        for half in self.halves if self.beside.holds(options) else ():
+            if half.holds(options):
+                ways = self.ways(options) if callable(self.ways) else self.ways
+                raise self.between(half.named(options), self.beside.named(options), self.also(options), ways)
+
+    def between(
+        self, half: str, beside: str = "", also: str = "", ways: Sequence[Remedy] | None = None
+    ) -> DataLoaderUtilsError:
+        """The error of two sides that are named so."""
+        text = self.told.format(half=half, beside=beside, why=f"{self.why}{also}")
+        fixed = () if callable(self.ways) else self.ways
+        return self.error(text, remedies=fixed if ways is None else ways)
+
+
+# ------------------------------------------------------------------------------------------------------ what is given
+
+COUNT_ROWS = Half("count_rows", "`count_rows=True`", lambda options: options.shard.count_rows)
+STEPS = Half("steps_per_epoch", "`steps_per_epoch`", lambda options: options.shard.steps_per_epoch is not None)
+CANONICAL = Half("canonical_ranks", "`canonical_ranks`", lambda options: options.shard.canonical_ranks is not None)
+EVEN = Half("even", '`even="drop"`, `"pad"` or `"sync"`', lambda options: options.shard.levels)
+EVEN_COUNTED = Half("even", '`even="drop"` or `"pad"`', lambda options: options.shard.even in ("drop", "pad"))
+EVEN_LEAVES_OUT = Half("even", '`even="drop"` or `"sync"`', lambda options: options.shard.even in ("drop", "sync"))
+EVEN_OTHER = Half("even", "another `even`", lambda o: o.shard.levels and o.shard.even != o.batch.last_batch)
+LAST = Half("last_batch", "`last_batch`", lambda options: options.batch.last_batch != "partial")
+LAST_ALONE = Half(
+    "last_batch", "`last_batch` without the same `even`", lambda o: o.batch.last_batch not in ("partial", o.shard.even)
+)
+LAST_DROP = Half("last_batch", '`last_batch="drop"`', lambda options: options.batch.last_batch == "drop")
+LAST_WRAP = Half("last_batch", '`last_batch="wrap"`', lambda options: options.batch.last_batch == "wrap")
+STRIDED = Half("sharding", '`sharding="strided"`', lambda options: options.shard.sharding == Strided())
+SPLIT_BATCH = Half("sharding", '`Strided("split_batch")`', lambda options: options.shard.unit == "split_batch")
+TOTAL_SHARDS = Half("sharding", "`Rotate(total_shards)`", lambda options: options.shard.total_shards is not None)
+CUT_BY_ROWS = Half("sharding", '`sharding="contiguous"`, `"strided"` or `"rotate"`')
+NUMBERS = Half(
+    "num_ranks",
+    "a `num_ranks` or `rank` that differs",
+    lambda options: options.shard.is_elsewhere,
+    lambda options: f"num_ranks={options.shard.num_ranks}, rank={options.shard.rank}",
+)
+RANKS = Half("ranks", "`ranks`", lambda options: options.shard.ranks is not None, "ranks")
+
+LIMIT = Half("limit", "`limit`", lambda options: options.subset.limit is not None)
+WEIGHTED = Half(
+    "class_weights", "`class_weights`", lambda options: options.subset.class_weights is not None, "class_weights"
+)
+SUBSET = Half("subset", "`subset`", lambda options: options.subset.subset is not None)
+SAMPLE = Half("fraction", "a `fraction` with another `by` or `unit`", lambda options: options.subset.differ)
+RESIZES = Half(
+    "transform",
+    '`Transform(rows="any")`',
+    lambda options: options.read.transform_rows == "any",
+    "Transform(rows='any')",
+)
+STORAGE = Half("storage_options", "`storage_options`", lambda o: o.read.storage_options is not None, "storage_options")
+FILESYSTEM = Half("filesystem", "`filesystem`", lambda options: options.read.filesystem is not None, "filesystem")
+FOLLOW = Half("follow", "`follow=True`", lambda options: options.follow.follows, "follow=True")
+
+PACK = Half("pack", "`pack`", lambda options: options.pack.pack is not None, "pack")
+WRAP = Half("pack", '`Pack(method="wrap")`', lambda options: options.pack.wraps, "Pack(method='wrap')")
+BEST_FIT = Half("pack", "`pack` by best fit", lambda options: options.pack.pack is not None and not options.pack.wraps)
+CUT_OFF = Half(
+    "pack",
+    '`Pack(method="wrap")` without padding',
+    lambda o: o.pack.wraps and o.shard.even != "pad" and o.batch.last_batch not in ("pad", "wrap"),
+    "Pack(method='wrap')",
+)
+TOKENS = Half(
+    "batch_tokens",
+    "`batch_tokens`",
+    lambda options: options.bucket.batch_tokens is not None,
+    lambda options: f"batch_tokens={options.given('batch_tokens').short()}",
+)
+NO_ARRAYS = Half(
+    "output_format", '`output_format="arrow"` or `"dict"`', lambda o: o.batch.output_format not in ("torch", "numpy")
+)
+NO_TENSORS = Half(
+    "output_format", 'an `output_format` other than `"torch"`', lambda o: o.batch.output_format != "torch"
+)
+LISTS = Half("lists", 'a `lists` other than `"ragged"`', lambda options: options.convert.lists != "ragged")
+STACK = Half("stack", "`stack`", lambda options: options.convert.stack is not None)
+JAGGED = Half("jagged", "`jagged`", lambda options: options.convert.jagged is not None)
+
+BUFFER = Half("shuffle_buffer_size", "`shuffle_buffer_size`", lambda o: o.shuffle.shuffle_buffer_size is not None)
+SPLITS = Half("shuffle", '`shuffle="splits"`', lambda o: o.given("shuffle") == "splits")
+WINDOWS = Half("shuffle", "`Shuffle(...)` with more than a scope", lambda options: options.shuffle.says_more)
+
+PROCESSES = Half("worker_mode", '`worker_mode="processes"`', lambda options: options.worker.worker_mode == "processes")
+LAPS_OF_PROCESSES = Half(
+    "worker_mode",
+    '`steps_per_epoch` and `worker_mode="processes"`',
+    lambda o: PROCESSES.holds(o) and bool(o.worker.num_workers) and STEPS.holds(o),
+)
+NO_WORKERS = Half("num_workers", "no `num_workers`", lambda options: options.worker.num_workers is None)
+GENERATES = Half(
+    "split_strategy",
+    "a `split_strategy` that generates shards",
+    lambda options: hasattr(options.split.split_strategy, "generate"),
+    "a split_strategy that generates shards",
+)
+DEVICE = Half("device", "`device`", lambda options: options.worker.device is not None)
+GPU = Half("device", "a `device` that is a GPU", lambda options: options.worker.device not in (None, "cpu"))
+PINNED = Half("pin_memory", "`pin_memory=True`", lambda options: options.worker.pin_memory)
+
+IN_MEMORY = Half("", "files in the memory of a process, such as `memory://`")
+UNKNOWN = Half("", "rows whose number is known only after reading")
+
+# --------------------------------------------------------------------------------------------------------- what to do
+
+
+def _uncounted(*left_out: str) -> Ways:
+    """What gives all ranks equal steps although no rows are counted, without the options that then have no place."""
+
+    def ways(options: Options) -> list[Remedy]:
+        shard, needing = options.shard, [half.keyword for half in (LAST, CANONICAL) if half.holds(options)]
+        counts = ["count_rows"] if shard.count_rows and "count_rows" not in left_out else []
+        first = [*left_out, *counts, *needing]
+        steps = [*first, *(["even"] if shard.levels else [])]
+        sync = [*first, *(["steps_per_epoch"] if shard.steps_per_epoch is not None else [])]
+        if shard.steps_per_epoch is not None:
+            return [leave_out(*steps)]
+        if shard.even == "sync":
+            return [leave_out(*first)]
+        return [
+            use("exactly n steps", without=steps, steps_per_epoch=_STEPS),
+            use("all ranks stop with the first", without=sync, even="sync"),
+        ]
+
+    return ways
+
+
+def _uncounted_or_followed(options: Options) -> Sequence[Remedy]:
+    if not options.follow.follows:
+        return _uncounted()(options)
+    halves = (half for half in (EVEN_COUNTED, LAST_WRAP, CANONICAL) if half.holds(options))
+    return [leave_out(*(half.keyword for half in halves), effect=_JOIN)]
+
+
+def _followed(name: str) -> Ways:
+    """What keeps all rows of a pass, without the option of this name."""
+
+    def ways(options: Options) -> list[Remedy]:
+        if options.uncounted:
+            return [leave_out(name, effect=_JOIN)]
+        return [use(_MASKED, even="pad", without=[name] if name != "even" else [])]
+
+    return ways
+
+
+def _wrapped(remedy: Remedy) -> Ways:
+    """This, or to pack whole documents, if no option needs the number of sequences."""
+
+    def ways(options: Options) -> list[Remedy]:
+        pack = options.pack.pack
+        counted = any(half.holds(options) for half in (EVEN_COUNTED, CANONICAL, COUNT_ROWS, LAST_WRAP))
+        whole = [] if pack is None or counted else [use(pack=pack.replace(method="best_fit"))]
+        return [remedy, *whole]
+
+    return ways
+
+
+def _fewer(options: Options) -> list[Remedy]:
+    sample = [] if options.subset.fraction is not None else [use(fraction=_PART, without=["limit"])]
+    return [leave_out("limit"), leave_out("class_weights"), *sample]
+
+
+def _same_sample(options: Options) -> list[Remedy]:
+    sample = options.subset.fraction
+    return [] if sample is None else [use(fraction=sample.replace(by=None, unit=None))]
+
+
+def _in_windows(options: Options) -> list[Remedy]:
+    return [
+        use(without=["shuffle_buffer_size"], shuffle=options.shuffle.settled.shuffle),
+        leave_out("shuffle_buffer_size"),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+# What stays unknown although rows could be counted, and why; `Options.uncounted` says it, too.
+UNCOUNTED = (
+    (BEST_FIT, "sequences are counted as documents are packed"),
+    (TOKENS, "batch_tokens cuts batches by length"),
+    (WEIGHTED, "class_weights draws the copies of rows in each epoch"),
+    (RESIZES, "transform may change the number of rows"),
+)
+PACKED_CLASSES = Clash(
+    halves=(WEIGHTED,),
+    beside=PACK,
+    why="a sequence holds documents of several classes",
+    ways=[leave_out("class_weights"), leave_out("pack")],
+)
+# In the order in which they are checked.
+CLASHES = (
+    Clash(
+        halves=(STORAGE,),
+        beside=FILESYSTEM,
+        why="a filesystem has its own options",
+        ways=[leave_out("storage_options"), leave_out("filesystem")],
+    ),
+    Clash(
+        halves=(LIMIT,),
+        beside=WEIGHTED,
+        why="how many copies rows have is known only after reading",
+        ways=_fewer,
+    ),
+    Clash(halves=(SAMPLE,), beside=SUBSET, why="one key and one unit choose rows for both", ways=_same_sample),
+    Clash(
+        halves=(NUMBERS,),
+        beside=RANKS,
+        why="this process is another rank of them",
+        also=lambda options: f" ({options.shard.place_of_peers})",
+        ways=[leave_out("num_ranks", "rank"), leave_out("ranks")],
+    ),
+    Clash(
+        halves=(STEPS,),
+        beside=EVEN,
+        why="exactly n steps on each rank are already even",
+        ways=[leave_out("even"), leave_out("steps_per_epoch")],
+    ),
+    Clash(
+        halves=(BUFFER,),
+        beside=SPLITS,
+        why="the rows of a split are kept in order, so there are no windows",
+        ways=[use("shuffles rows in windows", shuffle=True), leave_out("shuffle_buffer_size")],
+    ),
+    Clash(halves=(BUFFER,), beside=WINDOWS, why="Shuffle says the size of a window, too", ways=_in_windows),
+    Clash(
+        halves=(PROCESSES,),
+        beside=NO_WORKERS,
+        why="needs num_workers, the number of processes",
+        told="{half} {why}.",
+        ways=[use(num_workers=2), leave_out("worker_mode")],
+    ),
+    Clash(
+        halves=(COUNT_ROWS,),
+        beside=RESIZES,
+        why="counting does not run transform, which can change the number of rows",
+        ways=_uncounted("count_rows"),
+    ),
+    *(
+        Clash(
+            halves=(half,),
+            beside=FOLLOW,
+            why="a pass reads each appended row once, and no later pass reads what it leaves out",
+            told="{beside} with {half}: {why}.",
+            ways=ways,
+        )
+        for half, ways in (
+            (STEPS, _followed("steps_per_epoch")),
+            (EVEN_LEAVES_OUT, _followed("even")),
+            (LAST_DROP, [use(last_batch="pad"), leave_out("last_batch")]),
+            (CUT_OFF, [use(even="pad"), use(last_batch="pad")]),
+            (TOTAL_SHARDS, [leave_out("sharding")]),
+        )
+    ),
+    Clash(
+        halves=(COUNT_ROWS,),
+        beside=WEIGHTED,
+        why="the copies of rows are drawn anew in each epoch, so one count does not hold for all",
+        ways=_uncounted("count_rows"),
+    ),
+    *(
+        Clash(halves=(half,), beside=PACK, why="batches are tensors", ways=[leave_out(half.keyword)])
+        for half in (NO_ARRAYS, LISTS, STACK, JAGGED)
+    ),
+    PACKED_CLASSES,
+    *(
+        Clash(halves=(half,), beside=WRAP, why=why, ways=_wrapped(remedy))
+        for half, why, remedy in (
+            (STRIDED, "ranks would take single tokens in turn", use(sharding=Strided("batch"))),
+            (CANONICAL, "steps are of tokens", leave_out("canonical_ranks")),
+            (LIMIT, "limit counts rows", use(without=["limit"], fraction=_PART, count_rows=True)),
+        )
+    ),
+    Clash(
+        halves=(TOKENS,),
+        beside=PACK,
+        why="packed batches have batch_size sequences of one length",
+        ways=[leave_out("batch_tokens"), leave_out("pack")],
+    ),
+    Clash(
+        halves=(NO_ARRAYS,),
+        beside=TOKENS,
+        why="only tensors and arrays are padded",
+        ways=[leave_out("output_format"), use(output_format="numpy")],
+    ),
+    Clash(
+        halves=(SPLIT_BATCH,),
+        beside=TOKENS,
+        why="batch_tokens is the budget of a batch of one rank",
+        ways=[use(sharding=Strided("batch")), leave_out("sharding")],
+    ),
+    *(
+        Clash(
+            halves=(EVEN_COUNTED, LAST_WRAP, CANONICAL),
+            beside=half,
+            why=why,
+            told="{half} needs counts before reading, but {why}.",
+            ways=_uncounted_or_followed,
+            error=CountsRequiredError,
+        )
+        for half, why in UNCOUNTED
+    ),
+    Clash(
+        halves=(LAST,),
+        beside=TOKENS,
+        why="batches differ in their rows, so none is short",
+        ways=[leave_out("last_batch")],
+    ),
+    Clash(
+        halves=(DEVICE,),
+        beside=NO_TENSORS,
+        why="only tensors are put on a device",
+        ways=[leave_out("output_format"), leave_out("device")],
+    ),
+    Clash(
+        halves=(GPU,),
+        beside=PINNED,
+        why="batches on a GPU cannot be page-locked, and what they are copied from already is",
+        ways=[leave_out("pin_memory")],
+    ),
+    Clash(
+        halves=(LAST,),
+        beside=EVEN_OTHER,
+        why="even decides about the last batch",
+        ways=[leave_out("last_batch"), leave_out("even")],
+    ),
+    Clash(halves=(LAST,), beside=STEPS, why="its batches are all full", ways=[leave_out("last_batch")]),
+    Clash(
+        halves=(LAST_ALONE,),
+        beside=CANONICAL,
+        why="all ranks share the last step",
+        ways=[
+            use(even="drop", without=["last_batch"]),
+            use(even="pad", without=["last_batch"]),
+            leave_out("canonical_ranks"),
+        ],
+    ),
+    Clash(
+        halves=(EVEN_COUNTED, LAST_WRAP),
+        beside=GENERATES,
+        why="they are delivered as given",
+        ways=[
+            leave_out("even", "last_batch"),
+            use("all ranks stop with the first", even="sync", without=["last_batch"]),
+            use("exactly n steps", steps_per_epoch=_STEPS, without=["even", "last_batch"]),
+        ],
+    ),
+    Clash(
+        halves=(CANONICAL,),
+        beside=LAPS_OF_PROCESSES,
+        why="with steps_per_epoch, a process reads several virtual ranks, which start again at different times",
+        ways=[use(worker_mode="threads")],
+    ),
+)
+
+# Those that show where files are listed and plans are made: `between` makes their errors.
+_COUNT = use("counts once", count_rows=True)
+EVEN_UNKNOWN = Clash(
+    halves=(EVEN_COUNTED,),
+    beside=UNKNOWN,
+    why="needs the number of rows that will be delivered, known only after reading",
+    told="{half} {why}.",
+    ways=[
+        _COUNT,
+        use("exactly n steps", without=["even"], steps_per_epoch=_STEPS),
+        use("all ranks stop with the first", even="sync"),
+    ],
+    error=CountsRequiredError,
+)
+WRAP_UNKNOWN = Clash(
+    halves=(LAST_WRAP,),
+    beside=UNKNOWN,
+    why="takes rows of the next ranks, whose number is known only after reading",
+    told="{half} {why}.",
+    ways=[_COUNT, use(last_batch="pad")],
+    error=CountsRequiredError,
+)
+CANONICAL_UNKNOWN = Clash(
+    halves=(CANONICAL,),
+    beside=UNKNOWN,
+    why="needs the number of rows that will be delivered, which is known only after reading",
+    told="{half} {why}.",
+    ways=[_COUNT, leave_out("canonical_ranks")],
+    error=CountsRequiredError,
+)
+LIMIT_UNKNOWN = Clash(
+    halves=(LIMIT,),
+    beside=UNKNOWN,
+    why="how many rows each file delivers is known only after reading it, because of a filter, a key, or a format "
+    "without row counts",
+    told="{half}: {why}.",
+    ways=[_COUNT],
+)
+ROWS_UNKNOWN = Clash(
+    halves=(Half("split_rows", "`split_rows`"),),
+    beside=UNKNOWN,
+    why="files are cut by their row counts",
+    told="{half}: {why}, but that of {beside} is unknown.",
+    ways=[_COUNT, use(split_bytes=Example("bytes", "1MiB"), without=["split_rows"])],
+    error=CountsRequiredError,
+)
+SHARDS_UNKNOWN = Clash(
+    halves=(CUT_BY_ROWS,),
+    beside=UNKNOWN,
+    why="this sharding cuts rows by number",
+    told="The row count of {beside} is unknown, but {why}.",
+    ways=[_COUNT, use("assigns whole splits", sharding="interleave")],
+    error=CountsRequiredError,
+)
+FOREIGN_MEMORY = Clash(
+    halves=(PROCESSES,),
+    beside=IN_MEMORY,
+    why="its files are in this process's memory, which other processes cannot read",
+    ways=[use(worker_mode="threads")],
+)
+LATER = (
+    *(EVEN_UNKNOWN, WRAP_UNKNOWN, CANONICAL_UNKNOWN, LIMIT_UNKNOWN, ROWS_UNKNOWN, SHARDS_UNKNOWN),
+    FOREIGN_MEMORY,
+)
+
+
+def uncounted(options: Options) -> str:
+    """Why counting cannot say what an epoch delivers, as a clause; "" if it can."""
+    return next((why for half, why in UNCOUNTED if half.holds(options)), "")
