@@ -12,8 +12,9 @@ import numpy as np
 
 from torch_dataloader_utils.batching.batches import BatchMaker, Part, ShardRows
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.mixing.schedule import I64, Schedule
+from torch_dataloader_utils.planning.rank_plan import BatchSchedule
 from torch_dataloader_utils.reading.blocks import Driver
+from torch_dataloader_utils.rows import I64
 
 _MIXED_BYTES = (
     1 << 26
@@ -22,7 +23,7 @@ _STEPS = 1024  # of which the rows of each shard are computed at a time
 
 
 def mixed_batches(
-    driver: Driver, logs: Sequence[BlockLog], schedule: Schedule, taken: int, form: BatchMaker
+    driver: Driver, logs: Sequence[BlockLog], schedule: BatchSchedule, taken: int, form: BatchMaker
 ) -> Iterator[Any]:
     """The rank's batches, each with the rows of every shard that the schedule says, shard by shard.
 
@@ -43,7 +44,7 @@ def mixed_batches(
             at += steps
 
 
-def single_turns(schedule: Schedule, taken: int) -> Iterator[int]:
+def single_turns(schedule: BatchSchedule, taken: int) -> Iterator[int]:
     """The shard of each batch after the first `taken`, if each batch is of one shard."""
     for first in range(taken, schedule.steps, _STEPS):
         table = schedule.table(first, min(first + _STEPS, schedule.steps))

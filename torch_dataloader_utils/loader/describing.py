@@ -10,9 +10,9 @@ from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
-from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
 from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.advice import (
     Advice,

@@ -18,7 +18,7 @@ import numpy as np
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.mixing.rows import apportioned, check_apart, check_laps
 from torch_dataloader_utils.mixing.schedule import Stretch, prefix_counts
-from torch_dataloader_utils.options.mix import MOST_PHASES
+from torch_dataloader_utils.options.mix import MOST_PHASES, rows_of_epoch
 
 _LAST = 1e-30  # the rate of a source of weight 0, relative to the largest: its rows come after those of all others
 
@@ -127,12 +127,6 @@ class Curriculum:
             end = min(last, self.phases[number].first) if number < len(self.phases) else last
             yield self.phases[number - 1], first, end
             first = end
-
-
-def rows_of_epoch(mixing: Mapping[str, Any]) -> int:
-    """The rows of every epoch of a plan's option `mixing`."""
-    total: int = mixing["total"] if "total" in mixing else sum(mixing["rows"])
-    return total
 
 
 def in_rows(mixing: Mapping[str, Any], step_rows: int, *, full: bool) -> Mapping[str, Any]:

@@ -142,21 +142,21 @@ class Schedule:
         counts = sum_of(counts_by_stretch(self.stretches, np.minimum(taken, self.rows)))
         return np.column_stack([counts, np.maximum(taken - self.rows, 0)]) if self.padding else counts
 
-    def needed(self, source: int, rows: Sequence[int]) -> list[tuple[int, float]]:
+    def needed(self, shard: int, rows: Sequence[int]) -> list[tuple[int, float]]:
         """When these rows of a source are delivered, relative to rows of all sources: their stretch, and position.
 
         Args:
-            source: its number; the padding is the last one.
+            shard: the number of the source; the padding is the last one.
             rows: row numbers, counted over all stretches.
         """
-        if source == len(self.stretches[0].rows):
+        if shard == len(self.stretches[0].rows):
             return [(len(self.stretches), row) for row in rows]
-        ends = list(accumulate(stretch.rows[source] for stretch in self.stretches))
+        ends = list(accumulate(stretch.rows[shard] for stretch in self.stretches))
         places = []
         for row in rows:
             number = min(bisect_right(ends, row), len(ends) - 1)
             stretch = self.stretches[number]
-            places.append((number, (row - ends[number] + stretch.rows[source]) / stretch.rates[source]))
+            places.append((number, (row - ends[number] + stretch.rows[shard]) / stretch.rates[shard]))
         return places
 
 

@@ -263,3 +263,9 @@ class MixOptions(Checked):
                 f"{name}={shown!r} with batches='splits', which delivers every row once, split by split.",
                 remedies=[use(batches="proportional"), use(batches="single"), leave_out(name)],
             )
+
+
+def rows_of_epoch(mixing: Mapping[str, Any]) -> int:
+    """The rows of every epoch of a plan's option `mixing`."""
+    total: int = mixing["total"] if "total" in mixing else sum(mixing["rows"])
+    return total

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.mixing.curriculum import rows_of_epoch
 from torch_dataloader_utils.model import FileKey, Piece, Rows, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Options, Rotate, Strided, name_of, repeats_rows
+from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.options.sharding import WORDS
 from torch_dataloader_utils.options.shuffle import Shuffle
 from torch_dataloader_utils.plan_page.call import call_values

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import count, groupby, islice
 from textwrap import wrap
-from typing import Any
+from typing import Any, Protocol
 
 from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.mixing.schedule import Schedule
 from torch_dataloader_utils.model import (
     DataFileInfo,
     FileKey,
@@ -36,8 +35,34 @@ from torch_dataloader_utils.planning.windows import ShuffleWindow, window_of_bat
 from torch_dataloader_utils.planning.workers import Shards, begun_in_laps, delivered_by_shard
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.redaction import redacted
+from torch_dataloader_utils.rows import I64
 
 _WIDTH = 80  # characters per line of a printed plan's title
+
+
+class BatchSchedule(Protocol):
+    """The rows of each shard in a rank's batches, if batches take rows of several."""
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows per batch."""
+
+    @property
+    def single(self) -> bool:
+        """Whether each batch is of one shard."""
+
+    @property
+    def steps(self) -> int:
+        """The number of batches."""
+
+    def after(self, steps: int) -> list[int]:
+        """The rows of each shard in the first `steps` batches."""
+
+    def table(self, first: int, last: int) -> I64:
+        """The rows of each shard in the first `first`, ..., `last` batches, int64 [last - first + 1, shards]."""
+
+    def needed(self, shard: int, rows: Sequence[int]) -> list[tuple[int, float]]:
+        """When these rows of a shard are delivered, relative to those of others: two numbers that order them."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +97,7 @@ class RankPlan:
     batch_rows: int = 1
     joint: bool = False
     num_ranks: int = 1
-    schedule: Schedule | None = None
+    schedule: BatchSchedule | None = None
     num_all_splits: int = 1
     unit: Unit = Unit.ROW
     unit_rows: int = 1
