@@ -426,6 +426,11 @@ class Value:
 _KINDS: dict[str, type[Value]] = {}
 
 
+def kind_named(name: str) -> type[Value]:
+    """The class of values of this name, in any case."""
+    return _KINDS[name.lower()]
+
+
 def declared(kind: type[Value]) -> list[dataclasses.Field[Any]]:
     """The fields of a value but its first, as options of a call are declared."""
     items = []

@@ -93,6 +93,14 @@ def test_config_may_be_the_value_of_one_key(tdu):
     assert tdu.json("describe", "--config", "config.yaml")["batch_rows"] == 7
 
 
+def test_what_a_config_has_no_more_is_said_as_lines_for_it(tdu):
+    Path("config.yaml").write_text("path: data\nnulls: mask\nbatch_size: 7\nsubsets: {a: 1, b: 3}\nsubset: b\n")
+    said = tdu.error("describe", "--config", "config.yaml").partition(" are now ")[2].splitlines()[0]
+    assert said == 'subset: {"kind": "subset", "name": "b", "of": {"a": 1, "b": 3}}'
+    Path("config.yaml").write_text(f"path: data\nnulls: mask\nbatch_size: 7\n{said}\n")
+    assert tdu.json("describe", "--config", "config.yaml")["batch_rows"] == 7
+
+
 def test_single_properties_are_added_to_those_of_the_config(tdu):
     Path("config.yaml").write_text("path: data\nstorage_options: {anon: true, region: a}\nnum_ranks: 3\n")
     empty = dict.fromkeys((*OWN_OPTIONS, "paths", "table", "delta", "catalog_config"))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch_dataloader_utils.cli.declared import OWN_OPTIONS, declared, flag_of
 from torch_dataloader_utils.cli.texts import config_of, pairs, plain, value_of
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.options.retired import check_retired
 
 _PROPERTIES = ("storage_options", "catalog_config")
 Call = Literal["files", "iceberg", "delta"]
@@ -58,6 +59,7 @@ def data_of(given: Mapping[str, Any]) -> Data:
         OptionError: no data or several are named, or a text is no value of its option.
     """
     config = _loader(config_of(given["config"])) if given["config"] else {}
+    check_retired(config, as_yaml=True)
     config = {name: _built(name, value) for name, value in config.items()}
     target = _target(str(config.pop("_target_", "")))
     table = config.pop("table", None)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.errors import UnknownOptionError
+from torch_dataloader_utils.options.buckets import Buckets
+from torch_dataloader_utils.options.cache import Cache
+from torch_dataloader_utils.options.even import Sync
 from torch_dataloader_utils.options.lists import Padded
+from torch_dataloader_utils.options.mix import Weights
 from torch_dataloader_utils.options.nulls import Fill
 from torch_dataloader_utils.options.packing import Pack
-from torch_dataloader_utils.options.sharding import Rotate
+from torch_dataloader_utils.options.ranks import Mesh
+from torch_dataloader_utils.options.sharding import Rotate, settled
+from torch_dataloader_utils.options.shuffle import Shuffle
+from torch_dataloader_utils.options.sources import Appended, Follow
 from torch_dataloader_utils.options.strings import Codes
+from torch_dataloader_utils.options.subset import Sample, Subset
+from torch_dataloader_utils.options.transform import Transform
+from torch_dataloader_utils.options.workers import Processes
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.values import Value
+from torch_dataloader_utils.values import Value, kind_named
 
 Given = Mapping[str, Any]
 
@@ -30,6 +42,7 @@ class Retired:
         was: whether what is given as the keyword itself is a form that it had with these.
         beside: other keywords that the text takes up.
         also: fields that belong to another feature without these.
+        replaces: whether a value that is given as the keyword takes up the fields; not if Python cannot write it.
     """
 
     keyword: str
@@ -38,6 +51,7 @@ class Retired:
     was: Callable[[Any], bool] = lambda given: False
     beside: tuple[str, ...] = ()
     also: Collection[str] = ()
+    replaces: bool = True
 
     def is_in(self, keywords: Given) -> bool:
         """Whether a call with these is as it was."""
@@ -47,9 +61,9 @@ class Retired:
 
     def text(self, given: Given) -> str:
         """What a call with these is now."""
-        own = given.get(self.keyword)
-        if isinstance(own, Value) and own.fields.keys() >= set(self.fields.values()):
-            return f"{self.keyword}={own.replace(**renamed(given, self.fields))!r}"
+        own, fields = given.get(self.keyword), renamed(given, self.fields)
+        if isinstance(own, Value) and self.replaces and own.fields.keys() >= fields.keys():
+            return f"{self.keyword}={own.replace(**fields)!r}"
         return self.now(self.fields, given)
 
 
@@ -89,8 +103,8 @@ def _pack(names: Mapping[str, str], given: Given) -> str:
     pack = given.get("pack")
     columns = {"columns": list(pack)} if isinstance(pack, (list, tuple)) else {}
     fields = {name: field for name, field in renamed(given, names).items() if name and field is not None}
-    if isinstance(pack, (Pack, Mapping)):
-        return f"pack={Pack.of(pack).replace(**fields)!r}"
+    if isinstance(pack, Pack):
+        return f"pack={pack.replace(**fields)!r}"
     length = fields.pop("length", 2048 if pack is None or columns else pack)
     return f"pack={value('Pack', shown(length), {**columns, **fields})}"
 
@@ -125,10 +139,13 @@ def _processes(names: Mapping[str, str], given: Given) -> str:
 
 
 def _transform(names: Mapping[str, str], given: Given) -> str:
-    function = given.get("transform")
+    function, fields = given.get("transform"), renamed(given, names)
+    if isinstance(function, Transform):
+        made = function.given()
+        function, fields = made.pop("function"), {**made, **fields}
     name = getattr(function, "__name__", "")
     text = "function" if function is None else name if name.isidentifier() else shown(function)
-    return f"transform={value('Transform', text, renamed(given, names))}"
+    return f"transform={value('Transform', text, fields)}"
 
 
 def _weights(names: Mapping[str, str], given: Given) -> str:
@@ -261,6 +278,7 @@ RETIRED = (
         "transform",
         {"transform_rows": "rows", "transform_schema": "schema", "transform_format": "format"},
         _transform,
+        replaces=False,
     ),
     Retired("weights", {"temperature": "temperature", "weights_unit": "at", "max_repeats": "max_repeats"}, _weights),
     Retired("sharding", {name: name for name in Rotate.fields}, _sharding, _policy),
@@ -275,6 +293,7 @@ RETIRED = (
         "ranks",
         {"device_mesh": "mesh", "dp_mesh_dims": "dims", "process_group": "group", "accelerator": "accelerator"},
         _ranks,
+        replaces=False,
     ),
     Retired("even", {"sync_every": "every"}, _sync),
     Retired(
@@ -293,8 +312,40 @@ RETIRED = (
 )
 
 
-def check_retired(keywords: Given) -> None:
+# The values that a dict given to a keyword always is.
+_KINDS: Mapping[str, type[Value]] = {
+    "appended": Appended,
+    "batch_tokens": Buckets,
+    "cache": Cache,
+    "even": Sync,
+    "follow": Follow,
+    "fraction": Sample,
+    "pack": Pack,
+    "ranks": Mesh,
+    "shuffle": Shuffle,
+    "subset": Subset,
+    "transform": Transform,
+    "worker_mode": Processes,
+}
+
+
+def _made(keyword: str, given: Any) -> Any:
+    """What was given as a keyword, with a dict as the value that it is."""
+    if not isinstance(given, Mapping) or "_target_" in given:
+        return given
+    if keyword == "sharding":
+        return settled(keyword, given)
+    named = keyword == "weights" and str(given.get("kind", "")).lower() == "weights"
+    kind = Weights if named else _KINDS.get(keyword)
+    return given if kind is None else kind.from_dict(given)
+
+
+def check_retired(keywords: Given, *, as_yaml: bool = False) -> None:
     """Check that no keyword is one that became the field of a value.
+
+    Args:
+        keywords: of a call, or of a config.
+        as_yaml: whether they are told as YAML.
 
     Raises:
         UnknownOptionError: some are; a line for each feature says what they are now.
@@ -305,7 +356,46 @@ def check_retired(keywords: Given) -> None:
             names = (feature.keyword, *feature.fields, *feature.beside)
             given = {name: left[name] for name in left if name in names}
             left = {name: left[name] for name in left if name not in feature.fields}
-            old = ", ".join(f"{name}={shown(item)}" for name, item in given.items())
-            lines.append(printable(f"{old} {'is' if len(given) == 1 else 'are'} now {feature.text(given)}"))
+            old = [f"{name}: {_yaml(item)}" if as_yaml else f"{name}={shown(item)}" for name, item in given.items()]
+            now = feature.text({name: _made(name, item) for name, item in given.items()})
+            told = in_yaml(now) if as_yaml else now
+            lines.append(printable(f"{', '.join(old)} {'is' if len(given) == 1 else 'are'} now {told}"))
     if lines:
         raise UnknownOptionError("\n".join(lines))
+
+
+_BY_COLUMN = frozenset(("lists", "nulls", "strings"))  # a dict given to them is one of columns
+
+
+def in_yaml(text: str) -> str:
+    """The keywords that a text of Python gives as lines of YAML; a text of another form as it is."""
+    try:
+        call = ast.parse(f"dict({text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        found = {str(item.arg): _plain(item.value) for item in call.keywords}
+    except (SyntaxError, ValueError, KeyError):
+        return text
+    for name in _BY_COLUMN & found.keys():
+        found[name] = {"*": found[name]} if "kind" in found[name] else found[name]
+    return "\n".join(f"{name}: {_yaml(item)}" for name, item in found.items())
+
+
+def _plain(node: ast.expr) -> Any:
+    """What an expression of Python is in a config: a value as a dict, a name as a text."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        first = {next(iter(kind_named(node.func.id).fields)): _plain(item) for item in node.args}
+        fields = {str(item.arg): _plain(item.value) for item in node.keywords}
+        return {"kind": node.func.id.lower(), **first, **fields}
+    if isinstance(node, ast.Subscript):  # one of Subsets
+        sides = _plain(node.value)
+        of = sides.pop("shares")
+        return {**sides, "kind": "subset", "name": _plain(node.slice), "of": of}
+    if isinstance(node, ast.Dict):
+        return {_plain(key): _plain(item) for key, item in zip(node.keys, node.values, strict=True) if key is not None}
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_plain(item) for item in node.elts]
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+def _yaml(item: Any) -> str:
+    return json.dumps(item, ensure_ascii=False, default=str)
