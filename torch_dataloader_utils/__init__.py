@@ -76,7 +76,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.ranks import Mesh
     from torch_dataloader_utils.options.sharding import Rotate, Strided
     from torch_dataloader_utils.options.shuffle import Shuffle
-    from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Iceberg
+    from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Hive, Iceberg
     from torch_dataloader_utils.options.strings import Codes
     from torch_dataloader_utils.options.subset import Sample, Subsets
     from torch_dataloader_utils.options.transform import Transform
@@ -115,6 +115,7 @@ _HOMES = {
     "Files": "options.sources",
     "Fill": "options.nulls",
     "Follow": "options.sources",
+    "Hive": "options.sources",
     "Iceberg": "options.sources",
     "IcebergDataFileInfo": "model",
     "IcebergDataset": "api.tables",
@@ -194,6 +195,7 @@ __all__ = [
     "Files",
     "Fill",
     "Follow",
+    "Hive",
     "Iceberg",
     "IcebergDataFileInfo",
     "IcebergDataset",

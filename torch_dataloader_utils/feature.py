@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,9 +107,19 @@ class Features(Feature):
 
     Attributes:
         each: in their order.
+        makers: the functions that made them of the options, each one or none; a copy has none.
     """
 
     each: tuple[Feature, ...] = ()
+    makers: tuple[Callable[[Options], Feature | None], ...] = field(default=(), repr=False, compare=False)
+
+    def of(self, options: Options) -> Features:
+        """Those that other options ask for."""
+        made = (make(options) for make in self.makers)
+        return replace(self, each=tuple(feature for feature in made if feature is not None))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"each": self.each, "makers": ()}
 
     @property
     def unit(self) -> Unit:

@@ -17,5 +17,4 @@ FEATURES: tuple[Callable[[Options], Feature | None], ...] = (subsets, class_weig
 
 def with_features(options: Options, features: Sequence[Callable[[Options], Feature | None]] = FEATURES) -> Options:
     """The options with those of these features that they ask for."""
-    made = (make(options) for make in features)
-    return replace(options, features=Features(tuple(feature for feature in made if feature is not None)))
+    return replace(options, features=Features(makers=tuple(features)).of(options))

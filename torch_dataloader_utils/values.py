@@ -53,10 +53,10 @@ def option(
     )
 
 
-def option_of(kind: type[Value], name: str) -> Any:
+def option_of(kind: type[Value], name: str, given: str | None = None) -> Any:
     """The same for an option that is a field of a value, too."""
     field = kind.fields[name]
-    return option(field.default, field.check, doc=field.doc, repr=not field.secret)
+    return option(field.default, field.check, doc=field.doc, given=given, repr=not field.secret)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

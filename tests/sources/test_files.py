@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.sources.files import FoundFile, find_files, lists, partition_values
+from torch_dataloader_utils.sources.files import FoundFile, find_files, lists
 
 
 def touch(folder: Path, *names: str, content: bytes = b"PAR1") -> None:
@@ -184,61 +184,3 @@ def test_a_glob_that_matches_nothing_says_so(tmp_path: Path) -> None:
     touch(tmp_path, "a/b.parquet")
     with pytest.raises(DataNotFoundError, match=r"c\* \(a glob\): no data files; found nothing that matches"):
         find_files(f"{tmp_path}/c*", ReadOptions())
-
-
-# ------------------------------------------------------------------------------------------------------- partitions
-
-
-def parsed(*relative: str, partitioning: str | None = "auto") -> list[dict[str, str | None]]:
-    return partition_values([FoundFile(f"/root/{name}", 1, name) for name in relative], partitioning)
-
-
-def test_partition_values_are_decoded() -> None:
-    values = parsed("y=2024/c=a%20b%2Fc/x", "y=2023/c=__HIVE_DEFAULT_PARTITION__/x", "c=/y=1/plain/k=v.parquet")
-    assert values == [{"y": "2024", "c": "a b/c"}, {"y": "2023", "c": None}, {"c": "", "y": "1"}]
-    assert parsed("y=1/x", partitioning=None) == [{}]
-
-
-def test_files_that_disagree_about_keys_have_no_partitions_or_are_an_error() -> None:
-    assert parsed("y=1/x", "z=1/x") == [{}, {}]
-    assert parsed("y=1/x", "x") == [{}, {}]
-    with pytest.raises(OptionError, match=r"/root/z=1/x has the keys \['z'\], but /root/y=1/x has \['y'\]"):
-        parsed("y=1/x", "z=1/x", partitioning="hive")
-
-
-def test_partition_columns_are_the_same_however_the_path_is_spelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    touch(tmp_path, "run=3/t/k=0/y=1/x.parquet", "run=3/t/k=0/y=2/x.parquet", "run=3/t/k=1/y=1/x.parquet")
-    root = f"{tmp_path}/run=3/t"
-    monkeypatch.chdir(root)
-    spellings: list[str | list[str]] = [
-        *(str(tmp_path), root, f"{root}/", f"{root}/k=0", f"{root}/k=0/y=1", f"{root}/k=0/y=1/x.parquet"),
-        *(f"{root}/**", f"{root}/*/*/*.parquet", f"{root}/k=0/y=*/*.parquet", f"{root}/k=1/../k=0", f"{root}//k=0/."),
-        *(".", "k=0", "./k=0/y=2/x.parquet", f"file://{root}/k=0", f"file:{root}/k=0/y=1", f"local://{root}/k=1"),
-        [f"{root}/k=0", f"{root}/k=1/y=1", f"{root}/k=0/y=1/x.parquet"][:2],
-    ]
-    for path in spellings:
-        for partitioning in ("auto", "hive"):
-            files = find_files(path, ReadOptions())[1]
-            for file, values in zip(files, partition_values(files, partitioning), strict=True):
-                folders = dict(part.split("=") for part in Path(file.path).resolve().parts if "=" in part)
-                assert values == folders, path
-                assert set(values) == {"run", "k", "y"}, path
-
-
-def test_links_give_the_keys_of_their_own_names(tmp_path: Path) -> None:
-    touch(tmp_path, "store/v=1/x.parquet")
-    (tmp_path / "day=5").symlink_to(tmp_path / "store" / "v=1")
-    assert partition_values(find_files(tmp_path / "day=5", ReadOptions())[1], "hive") == [{"day": "5"}]
-
-
-def test_keys_in_urls_of_web_servers_are_those_of_the_servers_folders() -> None:
-    def keys(url: str) -> dict[str, str | None]:
-        return partition_values([FoundFile(url, 1, "x")], "auto")[0]
-
-    # As folders are called on the server: c=a%20b and d=x.
-    assert keys("http://me=you@host/c=a%2520b/d=x/f.csv") == {"c": "a b", "d": "x"}
-    assert keys("https://host/c%3Da%2520b/d%3Dx/f.csv") == {"c": "a b", "d": "x"}  # as Python's server lists them
-    assert keys("http://host/k=b%2Fc/f.csv") == {"k": "b/c"}
-    assert keys("http://host/k=1/f.csv?Signature=se/cret=1/x#a=b/c") == {"k": "1"}

@@ -3,6 +3,8 @@
 import torch_dataloader_utils
 from torch_dataloader_utils import (
     Buckets,
+    Files,
+    Hive,
     IcebergDataset,
     Pack,
     Padded,
@@ -40,6 +42,8 @@ Pack(2048, ["ids"])  # error: Expected 1 positional argument
 StructuredDataset.create_dataloader("data/", ranks=4)  # error: "Literal[4]" is not assignable
 Sync(evry=4)  # error: No parameter named "evry"
 Sync().every = 4  # error: Attribute "every" is read-only
+Hive("data/", {"day": "date32"})  # error: Expected 1 positional argument
+Files("data/", partitioning="hives")  # error: Literal['hive']
 Strided("rows")  # error: Literal['row']
 Rotate(8, full=True)  # error: No parameter named "full"
 Shuffle("row")  # error: Literal['rows']

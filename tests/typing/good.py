@@ -17,7 +17,9 @@ from torch_dataloader_utils import (
     Codes,
     CombinedDataset,
     DataFile,
+    Files,
     Fill,
+    Hive,
     IcebergDataset,
     Mesh,
     Order,
@@ -142,6 +144,9 @@ assert_type(buckets.tokens, int)
 StructuredDataset.create_dataloader("data/", cache=cache, batch_tokens=buckets, even=Sync(4))
 StructuredDataset.create_dataloader("data/", cache="cache", batch_tokens=16_384, even="sync")
 StructuredDataset.create_dataloader("data/", cache={"folder": "cache"}, even={"kind": "sync", "every": 4})
+StructuredDataset.create_dataloader("data/", partitioning=Hive(Path("data"), schema={"day": "date32"}))
+Files("data/", partitioning="hive")
+Files("data/", partitioning={"kind": "hive", "root": "data/"})
 StructuredDataset.create_dataloader("data/", pack=2048)
 StructuredDataset.create_dataloader("data/", lists=Padded(0.5), batch_tokens=16_384)
 StructuredDataset.create_dataloader("data/", pack=Pack(2048, columns=["ids"], method="wrap"))

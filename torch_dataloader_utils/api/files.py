@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
-from torch_dataloader_utils.errors import UnknownOptionError
+from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
@@ -31,16 +31,29 @@ def _create_dataloader(path: Any, format: str | None = None, **options: Any) -> 
 def opened(source: Files, options: Options) -> StructuredDataset:
     """The dataset of files."""
     with limited(options.worker.timeout):
-        return StructuredDataset(open_files(source.path, options), options)
+        return StructuredDataset(open_files(source.path, options), options, source)
 
 
 class StructuredDataset(LoaderDataset):
     """Files of structured data as batches of tensors; created by `create_dataloader`."""
 
-    def __init__(self, source: Source | None = None, options: Options | None = None, **unknown: Any) -> None:
+    def __init__(
+        self,
+        source: Source | None = None,
+        options: Options | None = None,
+        chosen: Files | None = None,
+        **unknown: Any,
+    ) -> None:
         if source is None or options is None or unknown:
             raise UnknownOptionError("StructuredDataset(...): use StructuredDataset.create_dataloader(path, ...).")
-        super().__init__(source, options)
+        super().__init__(source, options, chosen)
+
+    def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
+        files, listing = self._chosen, self.source.listing
+        if not isinstance(files, Files) or listing is None:
+            raise OptionError("this dataset is a copy without its listing: call it where the loader was created.")
+        with limited(options.worker.timeout):
+            return StructuredDataset(open_files(files.path, options, listing), options, files)
 
     @staticmethod
     @implemented_by(_create_dataloader)
@@ -51,7 +64,7 @@ class StructuredDataset(LoaderDataset):
         # The options: written by scripts/write_signatures.py from their declarations.
         columns: Sequence[str] | None = None,
         filters: Any = None,
-        partitioning: Literal["auto", "hive"] | None = "auto",
+        partitioning: PartitioningLike = "auto",
         schema: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
@@ -117,7 +130,7 @@ class StructuredDataset(LoaderDataset):
             format: the file format, such as "parquet"; None infers it from suffixes or first bytes.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
-            partitioning: whether key=value folders of paths become columns; auto: if all files have the same keys.
+            partitioning: whether key=value folders become columns; auto: if all files have the same keys; or Hive(...).
             schema: the pyarrow.Schema to read as; None merges those of all files.
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.

@@ -9,6 +9,7 @@ from torch_dataloader_utils.options.groups import (
     WorkerOptions,
 )
 from torch_dataloader_utils.options.keywords import (
+    SELECTS,
     Call,
     Options,
     mask_key,
@@ -16,6 +17,8 @@ from torch_dataloader_utils.options.keywords import (
     options_of,
     parse_call,
     parse_options,
+    parse_replaced,
+    parse_rows,
     parse_stream,
     repeats_rows,
 )
@@ -31,13 +34,23 @@ from torch_dataloader_utils.options.sharding import (
 )
 from torch_dataloader_utils.options.showing import progress_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions
-from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, FollowOptions, Iceberg, SourceValue
+from torch_dataloader_utils.options.sources import (
+    Appended,
+    Delta,
+    Files,
+    Follow,
+    FollowOptions,
+    Hive,
+    Iceberg,
+    SourceValue,
+)
 from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.values import plain_value
 
 __all__ = [
     "EVEN",
     "LAST_BATCH",
+    "SELECTS",
     "Appended",
     "Call",
     "ConvertOptions",
@@ -45,6 +58,7 @@ __all__ = [
     "Files",
     "Follow",
     "FollowOptions",
+    "Hive",
     "Iceberg",
     "MixOptions",
     "Options",
@@ -65,6 +79,8 @@ __all__ = [
     "options_of",
     "parse_call",
     "parse_options",
+    "parse_replaced",
+    "parse_rows",
     "parse_stream",
     "plain_value",
     "progress_of",

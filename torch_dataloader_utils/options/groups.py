@@ -16,7 +16,7 @@ from torch_dataloader_utils.options.lists import ListsLike, check_lists
 from torch_dataloader_utils.options.nulls import NullsLike, check_nulls, nulls_text
 from torch_dataloader_utils.options.ranks import RankOptions
 from torch_dataloader_utils.options.sharding import ShardingOptions, of_sharding
-from torch_dataloader_utils.options.sources import Files
+from torch_dataloader_utils.options.sources import Files, Hive
 from torch_dataloader_utils.options.strings import StringsLike, check_strings
 from torch_dataloader_utils.options.workers import device_name
 from torch_dataloader_utils.progress import check_bars
@@ -60,7 +60,7 @@ class ReadOptions(Checked):
         None, maybe(names), doc='the columns of a batch, in this order, or patterns such as "f*"; None for all'
     )
     filters: Any = option(None, doc="the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra)")
-    partitioning: str | None = option_of(Files, "partitioning")
+    partitioning: Hive | str | None = option_of(Files, "partitioning", given="PartitioningLike")
     schema: Any = option_of(Files, "schema")
     # Credentials: never in a repr, a log or an error.
     storage_options: Mapping[str, Any] | None = option(

@@ -44,6 +44,7 @@ class Options:
     Attributes:
         mixing: how its datasets are mixed, as its plans need it (see `PlanOptions`).
         features: what they change of the loader.
+        given: the keywords that were given, for another loader with some of them replaced; copies have none.
     """
 
     read: ReadOptions
@@ -60,6 +61,10 @@ class Options:
     mix: MixOptions = field(default_factory=MixOptions)
     mixing: Mapping[str, Any] | None = None
     features: Features = field(default_factory=Features)
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "given": {}}  # such as a process group, which no other process can use
 
     @property
     def uncounted(self) -> str:
@@ -219,6 +224,50 @@ def parse_stream(source: SourceValue | None, keywords: Mapping[str, Any]) -> Opt
     return _options(known) if source is None else _with(source, known)
 
 
+# Keywords that decide what a listing holds, and the name of what is read.
+_LISTS = ("storage_options", "filesystem", "cache", "format_options", "on_error")
+_READS = ("source", "path", "table", "datasets")
+# Keywords that select columns and rows of what is listed.
+SELECTS = frozenset(("columns", "filters"))
+# With these, rows are the same in any order.
+_ROWS = frozenset((*SELECTS, *_LISTS, "transform", "subset", "fraction", "limit", "nulls", "timeout"))
+
+
+def parse_replaced(source: SourceValue | None, options: Options, changes: Mapping[str, Any]) -> Options:
+    """The options of another loader of the same listing.
+
+    Args:
+        source: what is read, as for `parse_stream`.
+        options: of the loader that there is.
+        changes: the keywords that differ.
+
+    Raises:
+        UnknownOptionError: a keyword does not exist, or is a field of the source.
+        OptionError: it says what is read or listed.
+    """
+    for name in _READS:
+        if name in changes:
+            raise OptionError(f"replace({name}=...): a loader of other data is made by stream({name}, ...).")
+    made = parse_stream(source, {**options.given, **changes})
+    for name in _LISTS:
+        if name in changes and getattr(made.read, name) != getattr(options.read, name):
+            raise OptionError(
+                f"replace({name}=...): both loaders share their files and footers, about which {name} decides: make a "
+                f"new loader by stream(source, {name}=...).",
+                remedies=[leave_out(name)],
+            )
+    return replace(made, features=options.features.of(made))
+
+
+def parse_rows(source: SourceValue | None, options: Options) -> Options:
+    """The options of a loader that reads the same rows in file order, alone and as they are stored."""
+    kept = {name for name in options.given if name in _ROWS or (name == "count_rows" and options.subset.limit)}
+    given = {name: options.given[name] for name in kept}
+    alone = {"num_ranks": 1, "rank": 0, "num_workers": 0, "output_format": "arrow"}
+    made = parse_stream(source, {**given, **alone})
+    return replace(made, features=options.features.of(made))
+
+
 def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
     """Check that no filesystem is given where none is used."""
     if kind is Delta and "filesystem" in keywords:
@@ -231,9 +280,10 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
 
 def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
     """The options of a loader, with what the source says of them."""
+    own = {"follow": source.follow} if isinstance(source, Iceberg) else {}
     if isinstance(source, Files):
-        return _options({**known, **{name: getattr(source, name) for name in list(Files.fields)[1:]}})
-    options = _options({**known, "follow": source.follow} if isinstance(source, Iceberg) else known)
+        own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
+    options = replace(_options({**known, **own}), given=known)
     if not isinstance(source, Iceberg) or options.read.columns is None:
         return options
     columns = list(dict.fromkeys([*options.read.columns, *source.metadata_columns]))
@@ -292,7 +342,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     check_together(options)
     split, shuffle = options.split, options.shuffle.settled
     size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes
-    return replace(options, split=replace(split, split_bytes=size), shuffle=shuffle)
+    return replace(options, split=replace(split, split_bytes=size), shuffle=shuffle, given=given)
 
 
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:

@@ -6,9 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.errors import OptionError, leave_out
+from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import (
     Checked,
@@ -129,6 +130,64 @@ def _paths(name: str, given: Any) -> Any:
     return os.fspath(given) if isinstance(given, os.PathLike) else given
 
 
+def _types(name: str, given: Any) -> dict[str, Any]:
+    """Arrow types by column, from these, their names or a schema: as names where Arrow reads these."""
+    pa = import_module("pyarrow")  # late: neither importing the package nor planning needs it
+    try:
+        types = pa.schema(given)
+        if len(set(types.names)) < len(types):
+            raise ValueError("a column occurs twice")
+        for kind in types.types:
+            pa.scalar(None, pa.string()).cast(kind)
+    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise OptionError(
+            f"{name}={shown(given)}: expected a pyarrow.Schema, or a dict of column -> type or its name, such as "
+            f"{{'year': 'int16', 'day': 'date32'}}, types that text can be cast to: {error}"
+        ) from error
+    return dict(zip(types.names, map(_named, types.types), strict=True))
+
+
+def _named(kind: Any) -> Any:
+    """The name of an Arrow type, if it has one by which Arrow finds it; else the type."""
+    pa = import_module("pyarrow")
+    try:
+        return str(kind) if pa.type_for_alias(str(kind)) == kind else kind
+    except ValueError:
+        return kind
+
+
+class Hive(Value):
+    """Columns from folders named `key=value`, as in Hive's tables; all files must have the same keys.
+
+    Raises:
+        OptionError: a field cannot have this value.
+    """
+
+    root: AnyPath | None = setting(
+        default=None,
+        check=maybe(path_text),
+        doc="only folders below this one count, however the path is spelled; None: all folders of the path",
+        kw_only=False,
+    )
+    schema: Any = setting(
+        default=None,
+        check=maybe(_types),
+        doc='a pyarrow.Schema, or {"year": "int16"}: types of these columns; others are int32, int64 or text',
+    )
+
+
+PartitioningLike: TypeAlias = Literal["auto", "hive"] | Hive | Mapping[str, Any] | None
+
+
+def _partitioning(name: str, given: Any) -> Hive | str | None:
+    """How folders become columns: the word "hive" is `Hive()`."""
+    if given is None or isinstance(given, (Hive, Mapping)):
+        return None if given is None else Hive.of(given)
+    if not isinstance(given, str) or given not in ("auto", "hive"):
+        raise OptionError(f"{name}={shown(given)}: expected one of 'auto', 'hive', None, or Hive(...).")
+    return Hive() if given == "hive" else given
+
+
 class SourceValue(Value):
     """What is read."""
 
@@ -149,16 +208,25 @@ class Files(SourceValue):
         doc='the file format, such as "parquet"; None infers it from suffixes or first bytes',
     )
     schema: Any = setting(default=None, doc="the pyarrow.Schema to read as; None merges those of all files")
-    partitioning: Literal["auto", "hive"] | None = setting(
+    partitioning: PartitioningLike = setting(
         default="auto",
-        check=one_of("auto", "hive", None),
-        doc="whether key=value folders of paths become columns; auto: if all files have the same keys",
+        check=_partitioning,
+        doc="whether key=value folders become columns; auto: if all files have the same keys; or Hive(...)",
     )
     manifest: AnyPath | None = setting(
         default=None,
         check=maybe(path_text),
         doc="a file that caches the list of files and their footers; created if missing",
     )
+
+    def check(self) -> None:
+        """Check that only one schema gives the types of columns that folders make."""
+        folders = self.partitioning
+        if self.schema is not None and isinstance(folders, Hive) and folders.schema is not None:
+            raise OptionError(
+                f"schema= with partitioning={folders!r}: schema= has the types of all columns, also of folders.",
+                remedies=[use(partitioning=folders.replace(schema=None)), leave_out("schema")],
+            )
 
 
 _AS_OF = "read what was current at this time: a datetime with zone, ISO text, or milliseconds"

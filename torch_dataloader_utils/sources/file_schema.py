@@ -9,9 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError
-from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.options import Hive, ReadOptions
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.schemas.merge import check_schema, guessed_schema, merge_types, resolve_schema
+from torch_dataloader_utils.schemas.merge import (
+    check_schema,
+    delivered_type,
+    guessed_schema,
+    merge_types,
+    resolve_schema,
+)
 from torch_dataloader_utils.sources.manifest_file import InspectedFile
 
 
@@ -48,20 +54,34 @@ def files_schema(
         # Types guessed for text do not matter: it is parsed as the declared types.
         schema = check_schema(read.schema, files if typed else ())
         if not of_table:
-            _reject_unknown(schema, {*keys, *(name for _, own_schema in files for name in own_schema.names)})
+            _reject_unknown("schema=", schema, {*keys, *(name for _, own_schema in files for name in own_schema.names)})
         return schema, tuple(key for key in keys if key in schema.names)
     schema = resolve_schema(files, merge_types) if typed else guessed_schema(files)
+    types = _types_of_folders(read, keys)
     for key in keys:
-        if key not in schema.names:
-            schema = schema.append(pa.field(key, _partition_type(texts[key] for texts in partitions)))
+        place = schema.get_field_index(key)
+        if place < 0:
+            kind = types.get(key) or _partition_type(texts[key] for texts in partitions)
+            schema = schema.append(pa.field(key, kind))
+        elif key in types:
+            schema = schema.set(place, pa.field(key, types[key]))
     return schema, tuple(keys)
 
 
-def _reject_unknown(schema: pa.Schema, known: set[str]) -> None:
+def _types_of_folders(read: ReadOptions, keys: Sequence[str]) -> dict[str, pa.DataType]:
+    """The types that the user declared of partition columns, by column."""
+    if not isinstance(read.partitioning, Hive) or read.partitioning.schema is None:
+        return {}
+    declared = pa.schema(read.partitioning.schema)
+    _reject_unknown(f"partitioning={read.partitioning!r}", declared, set(keys))
+    return {field.name: delivered_type(field.type) for field in declared}
+
+
+def _reject_unknown(where: str, schema: pa.Schema, known: set[str]) -> None:
     for name in schema.names:
         if name not in known:
             raise ColumnNotFoundError(
-                f"schema= has a column {name!r} that no file has: expected some of {sorted(known)}."
+                f"{where} has a column {name!r} that no file has: expected some of {sorted(known)}."
             )
 
 
@@ -95,5 +115,6 @@ def _typed(text: str | None, column: pa.Field, path: str) -> Any:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaMismatchError(
             f"{printable(path)}: the folder {column.name}={text} has no value for a column of type {column.type}. "
-            "Give schema= with another type for it, such as string, or without it and with partitioning=None."
+            "Give another type for it, such as string: in schema= if you pass one, else by "
+            f"partitioning=Hive(schema={{{column.name!r}: 'string'}}). Or leave it out of both, with partitioning=None."
         ) from error

@@ -1,36 +1,32 @@
-"""Finds the files at paths: folders, globs and single files, in order, with their hive partitions."""
+"""Finds the files at paths: folders, globs and single files, in order."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from glob import has_magic
 from pathlib import PurePosixPath
 from typing import NamedTuple, TypeAlias
-from urllib.parse import unquote
 
 from fsspec.utils import glob_translate
 
-from torch_dataloader_utils.errors import DataNotFoundError, OptionError, use
+from torch_dataloader_utils.errors import DataNotFoundError, OptionError
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage import Commits, Storage, Stored, open_storage
 from torch_dataloader_utils.storage.cache import prepared
-from torch_dataloader_utils.storage.spelling import is_utf8, one_spelling
+from torch_dataloader_utils.storage.spelling import one_spelling
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
 
 _SHOWN = 5  # names listed in an error
-_NULL = "__HIVE_DEFAULT_PARTITION__"
-_WEB = ("http://", "https://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,89 +265,6 @@ def _hidden(relative: str, wanted: str) -> bool:
     names = [name, *(folder for folder in folders if not (folder.startswith("_") and "=" in folder))]
     marked = any(part[:1] in (".", "_") and part[0] not in wanted for part in names if part)
     return marked or name.endswith("_$folder$")
-
-
-# ------------------------------------------------------------------------------------------------------- partitions
-
-
-def partition_values(files: Sequence[FoundFile], partitioning: str | None) -> list[dict[str, str | None]]:
-    """The values of the `key=value` folders in each file's path, as decoded text or None for hive's null.
-
-    All folders of the path count, also those above the folder or glob that was given, so that a file has the same
-    keys however it was named. A key that occurs twice has the value of the lower folder. Links keep their names.
-
-    "auto" returns values only if all files have the same keys.
-
-    Raises:
-        OptionError: partitioning="hive", and files have different keys; or a key or value is not text. The message
-            names a file.
-    """
-    if partitioning is None:
-        return [{} for _ in files]
-    paths = [file.path for file in files]
-    values, differing = _keys_of_all(paths)
-    if differing is None:
-        _reject_bytes(paths, values)
-        return values
-    if partitioning == "auto":
-        return [{} for _ in paths]
-    raise OptionError(
-        f"partitioning='hive': {_different_keys(paths, values, differing)}: all files must have the same keys.",
-        remedies=[use("reads them without these columns", partitioning=None)],
-    )
-
-
-def _reject_bytes(paths: Sequence[str], values: Sequence[Mapping[str, str | None]]) -> None:
-    """Reject keys and values that are no text: columns could not hold them."""
-    folders = {id(texts): (path, texts) for path, texts in zip(paths, values, strict=True)}  # one object per folder
-    for path, texts in folders.values():
-        if not all(is_utf8(text) for item in texts.items() for text in item if text is not None):
-            raise OptionError(
-                f"{printable(path)}: a folder named key=value would become a column, but its name is not valid UTF-8, "
-                "until it is renamed.",
-                remedies=[use("reads the files without these columns", partitioning=None)],
-            )
-
-
-def without_partitions(files: Sequence[FoundFile]) -> str:
-    """Why partitioning="auto" makes no column of folders named `key=value`; "" if it does, or there are none."""
-    paths = [file.path for file in files]
-    values, differing = _keys_of_all(paths)
-    return "" if differing is None else _different_keys(paths, values, differing)
-
-
-def _keys_of_all(paths: Sequence[str]) -> tuple[list[dict[str, str | None]], int | None]:
-    """The values per path, and the number of the first path whose keys are not those of the first one."""
-    keys_of = lru_cache(maxsize=None)(_keys_of)  # there are far fewer folders than files
-    values = [keys_of(_folder(path)) for path in paths]
-    return values, next((i for i, texts in enumerate(values) if texts.keys() != values[0].keys()), None)
-
-
-def _different_keys(paths: Sequence[str], values: Sequence[Mapping[str, str | None]], differing: int) -> str:
-    return (
-        f"{printable(paths[differing])} has the keys {list(values[differing])}, but {printable(paths[0])} has "
-        f"{list(values[0])}"
-    )
-
-
-def _folder(path: str) -> str:
-    """The folder of a file, without its store; the query of a URL may have slashes, too."""
-    if path.startswith(_WEB):
-        path = re.split("[?#]", path.partition("://")[2].partition("/")[2])[0]
-        # A web server's names are percent-encoded once more; some also write "=" so.
-        return "/".join(unquote(name).replace("/", "%2F") for name in path.split("/")[:-1])
-    return path.rpartition("/")[0]
-
-
-def _keys_of(folder: str) -> dict[str, str | None]:
-    names: list[str] = []
-    for name in folder.split("/"):
-        if name == "..":
-            del names[-1:]
-        else:
-            names.append(name)
-    pairs = (name.partition("=") for name in names)
-    return {unquote(key): None if value == _NULL else unquote(value) for key, equals, value in pairs if key and equals}
 
 
 # Rejects the folder of a table: its data files also contain rows that the table has deleted.

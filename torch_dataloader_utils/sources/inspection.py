@@ -18,7 +18,7 @@ from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck, Skipped
 from torch_dataloader_utils.sources.file_schema import files_schema
-from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, partition_values, regular
+from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, regular
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest_file import (
     Asked,
@@ -31,6 +31,7 @@ from torch_dataloader_utils.sources.manifest_file import (
     new_manifest,
     stale_remedy,
 )
+from torch_dataloader_utils.sources.partitions import partition_values
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage
@@ -71,7 +72,7 @@ def _own_damage(
     form = form if read.schema is None else form.with_declared_types()
     schema = pa.schema([])
     if inspected.files:
-        partitions = partition_values(inspected.files, read.partitioning)
+        partitions = partition_values(inspected.files, read)
         schema, _ = files_schema(inspected.files, partitions, read, form.typed, False)
     sound = {place for place, file in enumerate(inspected.found) if getattr(file, "decoded", False)}
     return check.own(files, sound, FileCheck(form, storage, dict(read.format_options or {}), schema, progress))

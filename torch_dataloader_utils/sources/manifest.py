@@ -19,10 +19,11 @@ from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Positions, live_file
 from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
-from torch_dataloader_utils.sources.files import AnyPath, partition_values, without_partitions
+from torch_dataloader_utils.sources.files import AnyPath
 from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.manifest_file import Inspected, InspectedFile
 from torch_dataloader_utils.sources.partition_filters import matching_files
+from torch_dataloader_utils.sources.partitions import partition_values, without_partitions
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.storage.hub_client import commits
@@ -118,8 +119,12 @@ def build_manifest(
         ColumnNotFoundError: a filter, or `schema=`, names a column that no file has.
         OptionError: the files have no known format or several, or the filter is invalid.
     """
-    storage, inspected = files_to_read(path, read, sharers or Sharers(), progress)
-    partitions = partition_values(inspected.files, read.partitioning)
+    return listed_manifest(*files_to_read(path, read, sharers or Sharers(), progress), read)
+
+
+def listed_manifest(storage: Storage, inspected: Inspected, read: ReadOptions) -> FileManifest:
+    """The manifest of files that were listed; raises the errors of `build_manifest`."""
+    partitions = partition_values(inspected.files, read)
     made = manifest_of(storage, inspected, partitions, read)
     found = commits(file.path for file in inspected.files) if storage.protocol == "hf" else []
     unused = without_partitions(inspected.files) if read.partitioning == "auto" and not any(partitions) else ""
