@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import Output, Result, Screen
-from torch_dataloader_utils.printing import plural, shortened
+from torch_dataloader_utils.loader.head import cell
+from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.schemas.columns import python_rows
 
-_CELL = 32  # characters of a value
 _TENSOR_VALUES = 4
 
 
@@ -44,19 +44,10 @@ def show_rows(table: pa.Table, screen: Screen) -> None:
     right = [item.name for item in table.schema if pa.types.is_integer(item.type) or pa.types.is_floating(item.type)]
     screen.table(
         table.column_names,
-        [[_cell(value) for value in row] for row in zip(*python_rows(table).values(), strict=True)],
+        [[cell(value) for value in row] for row in zip(*python_rows(table).values(), strict=True)],
         right,
     )
     screen.line(f"{plural(len(table), 'row')}, {plural(table.num_columns, 'column')}", "dim")
-
-
-def _cell(value: Any) -> str:
-    text = "null" if value is None else value if isinstance(value, str) else _number(value)
-    return shortened(" ".join(text.split()), _CELL)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _first_batch(data: Data, output: Output, epoch: int) -> Result:
@@ -86,4 +77,4 @@ def _entry(key: str, value: Any, dtype: Any) -> tuple[str, str, str, str, str]:
     first = next((getattr(plain, name)() for name in ("tolist", "to_pylist") if hasattr(plain, name)), plain)
     kinds = (type(item).__name__ for item in value if item is not None) if shape and not str(dtype) else iter(())
     name = str(dtype).removeprefix("torch.") or next(kinds, "")
-    return key, type(value).__name__, name, str(shape), _cell(first)
+    return key, type(value).__name__, name, str(shape), cell(first)

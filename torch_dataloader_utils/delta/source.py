@@ -46,6 +46,7 @@ class DeltaSource:
             remember_secrets(self._given)
         self._loaded = table.version() if isinstance(table, DeltaTable) else None
         self._url = _place(table)
+        self._latest: DeltaSnapshot | None = None  # its footers are those of other snapshots of the version
 
     @property
     def options(self) -> Delta:
@@ -85,7 +86,10 @@ class DeltaSource:
             table = log.at(version)
         else:
             table = log.newest() if self._moment is None else self._as_of(log, self._moment, read)
-        return snapshot_of(table, log, read)
+        made = snapshot_of(table, log, read)
+        if self._latest is None or self._latest.cursor != made.cursor:
+            self._latest = made
+        return replace(made, plan=replace(made.plan, layouts=self._latest.plan.layouts))
 
     def _as_of(self, log: DeltaLog, moment: datetime, read: ReadOptions) -> DeltaTable:
         """The table as of this time; deltalake itself returns the oldest version for a time before it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,7 @@ class IcebergPlan:
         row_key: the column whose values choose a subset of the rows, unless columns are given for that.
         hidden: columns of `table.schema` that are read, but not delivered.
         replay: older files, whose rows are read beside appended ones.
+        layouts: path -> a file that was opened, its options and its layout, for other plans of the snapshot.
     """
 
     name: str
@@ -82,6 +83,12 @@ class IcebergPlan:
     row_key: str | None = None
     hidden: tuple[str, ...] = ()
     replay: Replay = NO_REPLAY
+    layouts: dict[str, tuple[IcebergFile, Mapping[str, Any], FileLayout]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "layouts": {}}
 
     @property
     def partitions(self) -> list[dict[str, Any]]:
@@ -211,7 +218,10 @@ def _layout_reader(plan: IcebergPlan, given: Mapping[str, Any], small: int) -> C
         # A file that is said to be empty is opened, like any other whose rows a wrong number would lose.
         if size <= small and file.record_count > 0 and all(delete.kind == "equality" for delete in file.deletes):
             return whole_file(file, size)
-        return iceberg_layout(info, file, plan.storage, given)
+        known = plan.layouts.get(info.path)
+        if known is None or known[:2] != (file, given):
+            known = plan.layouts[info.path] = (file, given, iceberg_layout(info, file, plan.storage, given))
+        return known[2]
 
     def data_file(planned: PlannedFile) -> DataFile:
         file_layout = layout(planned)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch_dataloader_utils.iceberg.catalog import again
@@ -26,6 +27,7 @@ class IcebergSource:
         self._chosen = chosen
         self._appended = chosen.appended if isinstance(chosen.appended, Appended) else None
         self._non_appends = non_appends
+        self._latest: IcebergPlan | None = None  # its footers are those of other plans of the snapshot
 
     @property
     def options(self) -> Iceberg:
@@ -56,7 +58,10 @@ class IcebergSource:
     def snapshot(self, cursor: SnapshotCursor | None, options: Options) -> IcebergPlan:
         """The plan of a snapshot in the table's current state; raises the same errors as `plan_table`."""
         table = self._table if cursor is None else again(self._table)
-        return plan_table(table, self._read(options), cursor)
+        plan = plan_table(table, self._read(options), cursor)
+        if self._latest is None or self._latest.cursor != plan.cursor:
+            self._latest = plan
+        return replace(plan, layouts=self._latest.layouts)
 
     def _read(self, options: Options) -> IcebergRead:
         chosen, read = self._chosen, options.read

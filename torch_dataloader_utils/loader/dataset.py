@@ -27,13 +27,14 @@ from torch_dataloader_utils.late_imports import import_now
 from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
 from torch_dataloader_utils.loader.describing import described
 from torch_dataloader_utils.loader.description import Description
+from torch_dataloader_utils.loader.head import FirstRows
 from torch_dataloader_utils.loader.iterators import StatefulIterator
 from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
 from torch_dataloader_utils.metrics.meter import Meter
 from torch_dataloader_utils.metrics.prometheus import prometheus_text
 from torch_dataloader_utils.metrics.totals import metrics
 from torch_dataloader_utils.metrics.verdict import Verdict
-from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.options import SELECTS, Options, SourceValue, parse_replaced, parse_rows, repeats_rows
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
 from torch_dataloader_utils.planner import Planner
@@ -79,8 +80,8 @@ class LoaderDataset(IterableDataset[Any]):
 
     _of_table: Mapping[str, Any] = MappingProxyType({})  # the options of its table, as plan pages show them
 
-    def __init__(self, source: Source, options: Options) -> None:
-        self._options = options
+    def __init__(self, source: Source, options: Options, chosen: SourceValue | None = None) -> None:
+        self._options, self._chosen = options, chosen
         self._local = LocalEpochs(source, options, self._renew, self._followed)
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
         # Not within `next`: that would block the training thread for up to a second, and lose a Ctrl-C.
@@ -157,6 +158,46 @@ class LoaderDataset(IterableDataset[Any]):
     def __getitem__(self, index: object) -> NoReturn:
         """Raises `TypeError`, because rows are streamed."""
         raise TypeError(f"{type(self).__name__} streams its rows, so they have no index: iterate over the loader.")
+
+    def replaced(self, changes: Mapping[str, Any]) -> LoaderDataset:
+        """Another dataset of the same files and footers, with these keywords of `stream` instead of those given.
+
+        Raises:
+            UnknownOptionError: a keyword does not exist.
+            OptionError: a value cannot work, or is about what is read; or this is a combination or a copy.
+        """
+        self._check_of_one("replace()")
+        options = parse_replaced(self._chosen, self._options, changes)
+        return self._reopened(options, same_rows=not changes.keys() & SELECTS)
+
+    def head(self, n: int = 5) -> FirstRows:
+        """The first rows in file order, after filters, subsets and `transform`; they move no position.
+
+        Args:
+            n: how many.
+
+        Raises:
+            OptionError: it is not a whole number above 0; or this is a combination or a copy.
+        """
+        if whole_number(n) < 1:
+            raise OptionError(f"head({shown(n)}): expected a whole number of rows, at least 1.")
+        self._check_of_one("head()")
+        return FirstRows.of(self._reopened(parse_rows(self._chosen, self._options), same_rows=True), whole_number(n))
+
+    def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
+        """Another dataset of what was listed.
+
+        Args:
+            options: its options.
+            same_rows: whether they select the same columns and rows of the files.
+        """
+        raise NotImplementedError
+
+    def _check_of_one(self, asked: str) -> None:
+        if self.source.group is not None:
+            raise OptionError(
+                f"{asked}: this loader is of a combination: call it on the loaders of its datasets, and combine these."
+            )
 
     def accelerate(self, device: torch.device | None) -> None:
         """Deliver batches as Accelerate's loop needs them: on the device (None: not moved), with the last announced."""
@@ -242,7 +283,7 @@ class LoaderDataset(IterableDataset[Any]):
         place = self._passes.start
         # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
-        return {"source": replace(self.source, listed=0.0), "options": self._options, **start}
+        return {"source": replace(self.source, listed=0.0, listing=None), "options": self._options, **start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])

@@ -20,6 +20,7 @@ from torch_dataloader_utils.loader.accelerated import check_accelerator, loaded_
 from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, Format, NumpyBatch, OutputFormat_co
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.description import Description
+from torch_dataloader_utils.loader.head import FirstRows
 from torch_dataloader_utils.loader.sampler import EpochSampler
 from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.metrics.verdict import Verdict
@@ -117,6 +118,30 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             if not name.startswith("_") and hasattr(type(self.__dict__.get("dataset")), name):
                 where = f". The dataset, which was created with the loader, has it: dataset.{name}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{where}")
+
+    def replace(self, **changes: Any) -> StructuredLoader[Any, Any]:
+        """Another loader of the same files and footers, or of the same snapshot, with these keywords replaced.
+
+        Nothing is listed again, and no footer is read twice. It begins at epoch 0, whatever this one has read.
+
+        Example:
+            ```python
+            validation = loader.replace(subset=sides["val"], shuffle=False)
+            ```
+
+        Args:
+            **changes: keywords as of `stream`; the others are as they were given to this loader.
+
+        Raises:
+            UnknownOptionError: a keyword does not exist.
+            OptionError: a value cannot work, or is about what is read; or this is the loader of a combination.
+        """
+        made = self.dataset.replaced(changes)
+        return StructuredLoader(made, made.options)
+
+    def head(self, n: int = 5) -> FirstRows:
+        """The first rows in file order, as a table to read (see `LoaderDataset.head`)."""
+        return self.dataset.head(n)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass (see `LoaderDataset.set_epoch`)."""

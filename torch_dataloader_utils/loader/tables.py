@@ -41,7 +41,8 @@ class SnapshotDataset(LoaderDataset):
         self,
         table: TableSource | None = None,
         options: Options | None = None,
-        of_table: Iceberg | Delta | None = None,
+        chosen: Iceberg | Delta | None = None,
+        snapshot: TableSnapshot | None = None,
         **unknown: Any,
     ) -> None:
         if table is None or options is None or unknown:
@@ -50,8 +51,9 @@ class SnapshotDataset(LoaderDataset):
         self._table: TableSource | None = table
         if options.follow.follows and table.pinned is not None:
             raise OptionError(f"follow=True: {table.pinned}")
-        super().__init__(open_snapshot(table.snapshot(None, options), options), options)
-        self._of_table = {} if of_table is None else table_values(of_table)  # now that the values are checked
+        snapshot = snapshot or table.snapshot(None, options)
+        super().__init__(open_snapshot(snapshot, options), options, chosen)
+        self._of_table = {} if chosen is None else table_values(chosen)  # now that the values are checked
         self._note_read()
 
     def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:
@@ -84,6 +86,18 @@ class SnapshotDataset(LoaderDataset):
         if newer or (not appended_only and there.start != here.start):
             self._epochs.move_to(self._source_at(there, table))
         return newer
+
+    def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
+        table, own = self._known_table("another loader of this table"), self._options.subset
+        snapshot = self._snapshot_of(self._epochs.next_source)
+        # Which columns are read to choose rows by hash depends on these.
+        same = same_rows and (options.subset.by_hash, options.subset.by, options.subset.unit) == (
+            own.by_hash, own.by, own.unit
+        )  # fmt: skip
+        with limited(options.worker.timeout):
+            if not same:
+                snapshot = _snapshot_at(table, snapshot.cursor, options)
+            return type(self)(table, options, self._chosen, snapshot)  # type: ignore[arg-type]
 
     def source_cursor(self) -> dict[str, Any]:
         """The live or next pass's position in the table's history: ids of snapshots and schema, as JSON-able data.
@@ -220,14 +234,7 @@ class SnapshotDataset(LoaderDataset):
         """The source at another position in the history of its table, or of this view of it."""
         table = table or self._known_table("another snapshot than its own")
         with limited(self._options.worker.timeout):
-            snapshot = table.snapshot(cursor, self._options)
-        if snapshot.cursor != cursor:
-            raise SnapshotError(
-                f"{snapshot.name}: requested {cursor}, got {snapshot.cursor}: the table cannot read this range. Call "
-                "advance() without appended_only to read the whole table."
-            )
-        with limited(self._options.worker.timeout):
-            return open_snapshot(snapshot, self._options)
+            return open_snapshot(_snapshot_at(table, cursor, self._options), self._options)
 
     def __getstate__(self) -> dict[str, Any]:
         """As for every dataset; also the options of the table, without those that may be secrets."""
@@ -238,6 +245,17 @@ class SnapshotDataset(LoaderDataset):
         self._of_table = state["of_table"]
         super().__setstate__(state)
         self._note_read()
+
+
+def _snapshot_at(table: TableSource, cursor: SnapshotCursor, options: Options) -> TableSnapshot:
+    """The snapshot of a table at this position in its history."""
+    snapshot = table.snapshot(cursor, options)
+    if snapshot.cursor != cursor:
+        raise SnapshotError(
+            f"{snapshot.name}: requested {cursor}, got {snapshot.cursor}: the table cannot read this range. Call "
+            "advance() without appended_only to read the whole table."
+        )
+    return snapshot
 
 
 def _taking(table: TableSource, non_appends: Any, *, or_none: bool = False) -> TableSource:

@@ -44,7 +44,7 @@ class Options:
     Attributes:
         mixing: how its datasets are mixed, as its plans need it (see `PlanOptions`).
         features: what they change of the loader.
-        given: the keywords that were given, for another loader with some of them replaced; copies have none.
+        keywords: those that were given, for another loader with some of them replaced; copies have none.
     """
 
     read: ReadOptions
@@ -60,11 +60,11 @@ class Options:
     follow: FollowOptions
     mix: MixOptions = field(default_factory=MixOptions)
     mixing: Mapping[str, Any] | None = None
-    features: Features = field(default_factory=Features)
-    given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    features: Features = field(default_factory=Features, compare=False)  # made of the others
+    keywords: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "given": {}}  # such as a process group, which no other process can use
+        return {**vars(self), "keywords": {}}  # such as a process group, which no other process can use
 
     @property
     def uncounted(self) -> str:
@@ -248,7 +248,7 @@ def parse_replaced(source: SourceValue | None, options: Options, changes: Mappin
     for name in _READS:
         if name in changes:
             raise OptionError(f"replace({name}=...): a loader of other data is made by stream({name}, ...).")
-    made = parse_stream(source, {**options.given, **changes})
+    made = parse_stream(source, {**options.keywords, **changes})
     for name in _LISTS:
         if name in changes and getattr(made.read, name) != getattr(options.read, name):
             raise OptionError(
@@ -261,8 +261,8 @@ def parse_replaced(source: SourceValue | None, options: Options, changes: Mappin
 
 def parse_rows(source: SourceValue | None, options: Options) -> Options:
     """The options of a loader that reads the same rows in file order, alone and as they are stored."""
-    kept = {name for name in options.given if name in _ROWS or (name == "count_rows" and options.subset.limit)}
-    given = {name: options.given[name] for name in kept}
+    kept = {name for name in options.keywords if name in _ROWS or (name == "count_rows" and options.subset.limit)}
+    given = {name: options.keywords[name] for name in kept}
     alone = {"num_ranks": 1, "rank": 0, "num_workers": 0, "output_format": "arrow"}
     made = parse_stream(source, {**given, **alone})
     return replace(made, features=options.features.of(made))
@@ -283,7 +283,7 @@ def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
     own = {"follow": source.follow} if isinstance(source, Iceberg) else {}
     if isinstance(source, Files):
         own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
-    options = replace(_options({**known, **own}), given=known)
+    options = replace(_options({**known, **own}), keywords=known)
     if not isinstance(source, Iceberg) or options.read.columns is None:
         return options
     columns = list(dict.fromkeys([*options.read.columns, *source.metadata_columns]))
@@ -342,7 +342,7 @@ def _options(given: Mapping[str, Any]) -> Options:
     check_together(options)
     split, shuffle = options.split, options.shuffle.settled
     size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes
-    return replace(options, split=replace(split, split_bytes=size), shuffle=shuffle, given=given)
+    return replace(options, split=replace(split, split_bytes=size), shuffle=shuffle, keywords=given)
 
 
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:

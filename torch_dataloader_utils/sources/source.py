@@ -38,8 +38,10 @@ from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.group import Group
+from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.limit import first_rows
-from torch_dataloader_utils.sources.manifest import FileManifest, build_manifest
+from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
+from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.sources.transforms import transform_of
@@ -64,6 +66,7 @@ class Source:
         skipped: damaged files that are left out.
         paths: where the files were searched for, or the table's name, without secrets; empty for a combination.
         snapshot: the table snapshot that is read, if the data is a table.
+        listing: the storage and the files with their footers, for other loaders of them; copies have none.
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
@@ -81,6 +84,7 @@ class Source:
     skipped: tuple[SkippedFile, ...] = ()
     paths: tuple[str, ...] = field(default=(), repr=False, compare=False)
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
+    listing: tuple[Storage, Inspected] | None = field(default=None, repr=False, compare=False)
     subset: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
@@ -115,20 +119,33 @@ class Source:
         return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
 
 
-def open_files(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: Options) -> Source:
-    """The source over the files at `path`: lists them, reads their footers, and checks the options against them."""
+def open_files(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    options: Options,
+    listing: tuple[Storage, Inspected] | None = None,
+) -> Source:
+    """The source over the files at `path`: lists them, reads their footers, and checks the options against them.
+
+    Args:
+        path: the files.
+        options: of the loader.
+        listing: of another source over them, which is not made again.
+    """
     paths = tuple(redacted(url_of(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 
     def manifest(sharers: Sharers) -> FileManifest:
-        made = build_manifest(path, options.read, sharers, progress_of(options))
+        nonlocal listing
+        listing = listing or files_to_read(path, options.read, sharers, progress_of(options))
+        made = listed_manifest(*listing, options.read)
         if not made.has_rows:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they hold no rows at all.")
         if not made.schema.names:
             raise EmptyDatasetError(f"{name}: {made.file_count} file(s) were found, but they have no columns at all.")
         return made
 
-    return replace(source_of(manifest, options, name), paths=paths)
+    made = source_of(manifest, options, name)
+    return replace(made, paths=paths, listing=listing)
 
 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:

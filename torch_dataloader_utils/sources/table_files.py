@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from torch_dataloader_utils.sources.deleted_rows import Positions
 from torch_dataloader_utils.sources.files import FoundFile, open_entries
 from torch_dataloader_utils.sources.inspection import inspect_files
 from torch_dataloader_utils.sources.manifest import FileManifest, manifest_of
+from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 
 
@@ -53,9 +55,13 @@ class FileSnapshot:
     files: Sequence[TableFile]
     schema: pa.Schema | None = None
     format: str = "parquet"
+    _footers: dict[str, Inspected] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_footers": {}}
 
     def manifest(self, options: Options) -> FileManifest:
-        """The files with their remaining rows; reads the footer of each.
+        """The files with their remaining rows; reads the footer of each, once.
 
         Raises:
             FileReadError: a file is missing, damaged or listed twice, or does not contain its deleted rows.
@@ -73,9 +79,13 @@ class FileSnapshot:
         paths = [f"{folder.rstrip('/')}/{file.path}" for file in self.files]
         check_listed_once(paths, storage)
         files = [FoundFile(path, file.size, file.path) for path, file in zip(paths, self.files, strict=True)]
+        how = str(read.format_options)
+        if how not in self._footers:  # which loaders of the same snapshot share
+            form, progress = format_named(self.format), progress_of(options)
+            self._footers[how] = inspect_files(storage, form, files, read.format_options, progress)
         manifest = manifest_of(
             storage,
-            inspect_files(storage, format_named(self.format), files, read.format_options, progress_of(options)),
+            self._footers[how],
             [file.partition for file in self.files],
             read,
             {path: file.deleted for path, file in zip(paths, self.files, strict=True)},
