@@ -204,7 +204,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    for name, text in (("subset", source.subset), ("pack", options.pack.text), (_BUCKETS, options.buckets)):
+    for name, text in (("subset", source.subset), ("pack", options.pack.text), (_BUCKETS, source.buckets)):
         components[name] = ([text] if text else [], short(text))
     skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
     components[SKIPPED] = (skipped, short(skipped_names(source.skipped)) if skipped else "")

@@ -33,6 +33,7 @@ from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options import ConvertOptions
+from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
 
@@ -47,6 +48,7 @@ class Converter:
         keys: the output keys, in order.
         jagged: target key -> source keys, columns of lists that a batch holds as one entry.
         nulls: `nulls=`, as given.
+        multiple: of which the length of each padded list is one.
         converts: False where blocks stay Arrow tables (`output_format` "arrow" and "dict").
     """
 
@@ -54,6 +56,7 @@ class Converter:
     stacks: Mapping[str, tuple[str, ...]]
     keys: tuple[str, ...]
     nulls: Any = "error"
+    multiple: int = 1
     converts: bool = True
     jagged: Jagged = field(default_factory=dict)
 
@@ -274,7 +277,7 @@ def build_converter(schema: pa.Schema, options: ConvertOptions, output_format: s
     keys = stacked_keys(keys, stacks)
     _check_unique(keys)
     _check_unique(stacked_keys(keys, jagged))
-    return Converter(plans, stacks, tuple(keys), options.nulls, jagged=jagged)
+    return Converter(plans, stacks, tuple(keys), options.nulls, length_multiple(options.lists), jagged=jagged)
 
 
 def compact(table: pa.Table) -> pa.RecordBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,6 @@ from torch_dataloader_utils.length_buckets.groups import Budget
 from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.buckets import Buckets
-from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
@@ -55,9 +55,10 @@ class LengthBuckets(Feature):
         assert isinstance(scan, (ScanSpec, CombinedScan))
         column = _length_column(self.buckets, scan.report())
         long = "drop" if self.buckets.long == "drop" else "single"
-        budget = Budget(self.buckets.tokens, options.batch.batch_size, length_multiple(options.convert.lists), long)
-        stage = Bucketing(column, budget, self.buckets.long == "error")
-        return replace(source, scan=replace(scan, stage=stage), unit=self.unit)
+        size, multiple = options.batch.batch_size, _multiple(scan)
+        stage = Bucketing(column, Budget(self.buckets.tokens, size, multiple, long), self.buckets.long == "error")
+        text = options.bucket.text(size, multiple)
+        return replace(source, scan=replace(scan, stage=stage), unit=self.unit, buckets=text)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
         """The same plans, in which a row is a batch."""
@@ -74,6 +75,12 @@ def length_buckets(options: Options) -> LengthBuckets | None:
     if group.batch_tokens is None:
         return None
     return LengthBuckets(group.batch_tokens, ReadTogether(group.rows, group.window_bytes, keyed=True))
+
+
+def _multiple(scan: ScanSpec | CombinedScan) -> int:
+    """Of which the length of each padded list of a batch is one."""
+    parts = scan.scans if isinstance(scan, CombinedScan) else (scan,)
+    return math.lcm(*(part.converter.multiple for part in parts if isinstance(part, ScanSpec)))
 
 
 def _length_column(buckets: Buckets, report: Mapping[str, Mapping[str, Any]]) -> str:

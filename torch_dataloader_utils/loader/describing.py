@@ -76,7 +76,7 @@ class _Facts:
             dataset=dataset, epoch=self.epoch, snapshot=snapshot, replay=replay, follow=self._follow,
             files=len(source.files), skipped=source.skipped, subset=subset_in_words(source),
             mix=mix_in_words(source, self.options, self.epoch, plan_options(self.options), world.num_ranks),
-            packing=self.options.pack.text, buckets=self.options.buckets, uncounted=self.options.uncounted,
+            packing=self.options.pack.text, buckets=source.buckets, uncounted=self.options.uncounted,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
             segments=len(segments), segment_name=_segment_name(source), splits=len(source.splits),

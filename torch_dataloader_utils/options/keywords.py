@@ -20,7 +20,6 @@ from torch_dataloader_utils.options.groups import (
     SplitOptions,
     WorkerOptions,
 )
-from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.options.mix import MixOptions, of_weights, weights_of
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
@@ -76,11 +75,6 @@ class Options:
         if keyword in _GIVEN:
             return _GIVEN[keyword](self)
         return getattr(getattr(self, _HOMES[keyword]), keyword)
-
-    @property
-    def buckets(self) -> str:
-        """How batches are cut by length, as text; "" if they are not."""
-        return self.bucket.text(self.batch.batch_size, length_multiple(self.convert.lists))
 
 
 _GROUPS: dict[str, type] = {

@@ -68,6 +68,7 @@ class Source:
         snapshot: the table snapshot that is read, if the data is a table.
         listing: the storage and the files with their footers, for other loaders of them; copies have none.
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
+        buckets: how batches are cut by length, as text; "" if they are not.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
         counts_rows: whether a scan may count what a combination needs to know of all its rows.
@@ -86,6 +87,7 @@ class Source:
     snapshot: TableSnapshot | None = field(default=None, repr=False, compare=False)
     listing: tuple[Storage, Inspected] | None = field(default=None, repr=False, compare=False)
     subset: str = ""
+    buckets: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
     counts_rows: bool = field(default=False, repr=False, compare=False)
