@@ -215,6 +215,9 @@ def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path):
     by_options = ("--table", "db.events", "--catalog", "type=sql", "--catalog", "uri=sqlite:///t.db")
     by_file = ("--table", "db.events", "--catalog-config", "catalog.yaml")
     assert tdu.json("head", *by_options, "-n", "1") == tdu.json("head", *by_file, "-n", "1") == [{"id": 10}]
+    source = {"kind": "iceberg", "table": "db.events", "catalog": {"type": "sql", "uri": "sqlite:///t.db"}}
+    Path("loader.json").write_text(json.dumps({"source": source}))
+    assert tdu.json("head", "--config", "loader.json", "-n", "1") == [{"id": 10}]
     read = tdu.json("verify", *by_file, "--num-ranks", "2", "--read")
     assert read["ok"]
     assert read["read"] | {"rows": 40, "ids": ["_file", "_pos"]} == read["read"]
@@ -228,6 +231,8 @@ def test_delta_tables_are_read_by_path_or_a_config(tdu, tmp_path):
     Path("loader.json").write_text(json.dumps({"_target_": target, "table": "t", "version": 0}))
     assert tdu.json("head", "--delta", "t", "-n", "1") == [{"id": 25}]
     assert tdu.json("head", "--config", "loader.json", "-n", "1") == [{"id": 0}]
+    Path("loader.yaml").write_text("source: {kind: delta, table: t, version: 0}")
+    assert tdu.json("head", "--config", "loader.yaml", "-n", "1") == [{"id": 0}]
     read = tdu.json("verify", "--delta", "t", "--num-ranks", "2", "--read")
     assert (read["ok"], read["read"]["rows"]) == (True, 40)
     assert "a Delta table" in tdu.error("head", "t")

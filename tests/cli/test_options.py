@@ -137,6 +137,40 @@ def test_config_file_holds_path_and_keywords_which_options_replace(tdu):
     assert tdu.json("describe", "--config", "loader.yaml")["rows_unfiltered"] == 100
 
 
+SOURCES = (
+    "path: data",
+    "source: data",
+    "source: [data]",
+    "_target_: torch_dataloader_utils.stream\nsource: data",
+    "source: {kind: files, path: data, partitioning: null, format: parquet}",
+    "source: {_target_: torch_dataloader_utils.Files, path: data, partitioning: hive}",
+)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_config_file_names_its_source(tdu, source):
+    Path("config.yaml").write_text(f"{source}\nnulls: mask\nbatch_size: 7\n")
+    described = tdu.json("describe", "--config", "config.yaml")
+    assert described["batch_rows"] == 7
+    assert described["rows"] == tdu.json("describe", "data", "--nulls", "mask")["rows"]
+
+
+def test_a_source_may_be_all_of_a_config_and_options_replace_its_fields(tdu):
+    Path("config.yaml").write_text("source: {kind: files, path: data, format: csv}\n")
+    assert "csv" in tdu.error("describe", "--config", "config.yaml", "--nulls", "mask")
+    assert tdu.json("describe", "--config", "config.yaml", "--nulls", "mask", "--format", "parquet")["rows"]
+    Path("other").symlink_to("data")
+    shown = tdu.json("describe", "other", "--config", "config.yaml", "--nulls", "mask", "--format", "parquet")
+    assert shown["rows"]
+
+
+def test_a_value_may_be_set_as_a_dict(tdu):
+    pq.write_table(pa.table({"ids": [[1, 2], [3], [4]]}), "documents.parquet")
+    shown = tdu.json("describe", "documents.parquet", "--set", 'pack={"length": 2048}')
+    assert "2,048" in str(shown["packing"]) or "2048" in str(shown["packing"])
+    assert "Pack has no field 'lenght'" in tdu.error("describe", "documents.parquet", "--set", 'pack={"lenght": 2048}')
+
+
 IMAGES = """
 path: images.parquet
 transform:
@@ -161,6 +195,10 @@ def test_a_config_file_may_hold_a_transform_of_this_package(tdu):
             "path: data\ntransform: {_target_: torch_dataloader_utils.transforms.DecodeImages, colum: image}",
             "transform: DecodeImages: ",
         ),
+        ("source: 3", "source=3: expected a path or a list of paths"),
+        ("source: {kind: file, path: data}", "kind='file': expected 'files'"),
+        ("source: data\npath: data", "no path or table"),
+        ("source: {_target_: os.system, command: ls}", "source: _target_='os.system': a command builds only"),
         ("path: data\ntransform: {_target_: os.system, command: ls}", "transform: _target_='os.system': a command"),
         (
             "path: data\ncollate_fn: {_target_: torch_dataloader_utils.transforms.x}",

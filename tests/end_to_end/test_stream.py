@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from deltalake import write_deltalake
+from omegaconf import OmegaConf
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.iceberg.conftest import sql_config
@@ -120,6 +121,26 @@ def test_from_a_config_file(folder: Path) -> None:
     """
     loader = hydra.utils.instantiate(yaml.safe_load(text))
     assert set(next(iter(loader))) == {"id"}
+
+
+@pytest.mark.parametrize(
+    ("source", "columns"),
+    [
+        ("{folder}", {"id", "day"}),
+        (
+            "{{kind: files, path: {folder}, partitioning: {{kind: hive, root: {folder}, schema: {{day: int8}}}}}}",
+            {"id", "day"},
+        ),
+        ("{{_target_: torch_dataloader_utils.Files, path: {folder}, partitioning: {{root: {folder}/day=1}}}}", {"id"}),
+        ("[{folder}/day=1/0.parquet, {folder}/day=1/1.parquet]", {"id", "day"}),
+    ],
+)
+@pytest.mark.parametrize("convert", ["none", "all"])
+def test_sources_of_a_config_file(folder: Path, source: str, columns: set[str], convert: str) -> None:
+    text = f"_target_: torch_dataloader_utils.stream\n_convert_: {convert}\nsource: {source.format(folder=folder)}\n"
+    loader = hydra.utils.instantiate(OmegaConf.create(text), num_ranks=1, rank=0)
+    assert set(next(iter(loader))) == columns
+    assert sorted(ids(loader)) == list(range(20))
 
 
 @pytest.mark.parametrize("source", [None, 3, [], {"path": "x"}, object()])

@@ -11,9 +11,11 @@ from torch_dataloader_utils.cli.declared import OWN_OPTIONS, declared, flag_of
 from torch_dataloader_utils.cli.texts import config_of, pairs, plain, value_of
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options.retired import check_retired
+from torch_dataloader_utils.values import Value
 
 _PROPERTIES = ("storage_options", "catalog_config")
 Call = Literal["files", "iceberg", "delta"]
+_KINDS: Mapping[Call, str] = {"files": "Files", "iceberg": "Iceberg", "delta": "Delta"}
 DATASETS: Mapping[Call, str] = {"files": "StructuredDataset", "iceberg": "IcebergDataset", "delta": "DeltaDataset"}
 
 
@@ -62,9 +64,11 @@ def data_of(given: Mapping[str, Any]) -> Data:
     check_retired(config, as_yaml=True)
     config = {name: _built(name, value) for name, value in config.items()}
     target = _target(str(config.pop("_target_", "")))
-    table = config.pop("table", None)
+    source, config = _source(config)
+    target = target or source
+    path, table = config.pop("path", None), config.pop("table", None)
     where: dict[Call, Any] = {
-        "files": list(given["paths"] or ()) or config.pop("path", None),
+        "files": list(given["paths"] or ()) or path,
         "iceberg": given["table"] or (None if target == "delta" else table),
         "delta": given["delta"] or (table if target == "delta" else None),
     }
@@ -72,6 +76,25 @@ def data_of(given: Mapping[str, Any]) -> Data:
     named = where[call]
     keywords = _joined(config, _options(given))
     return Data(call, named[0] if isinstance(named, list) and len(named) == 1 else named, keywords)
+
+
+def _source(config: Mapping[str, Any]) -> tuple[Call | None, dict[str, Any]]:
+    """The call that reads a config's `source`, and the config with the fields of the source as keywords of the call."""
+    if "source" not in config:
+        return None, dict(config)
+    from torch_dataloader_utils.api.stream import source_of  # imports torch
+
+    rest = {name: value for name, value in config.items() if name != "source"}
+    source = source_of(config["source"])
+    call = next((call for call, kind in _KINDS.items() if type(source).__name__ == kind), None)
+    if call is None or not isinstance(source, Value) or rest.keys() & source.fields:
+        raise OptionError(
+            "source: expected a path, or a dict with kind: files, iceberg or delta, and no path or table."
+        )
+    given = source.given()
+    if "catalog" in given:
+        given["catalog_config"] = given.pop("catalog")  # as the options of commands call it
+    return call, {**rest, **given}
 
 
 def _joined(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,12 +109,12 @@ def _joined(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
 
 def _loader(config: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a config, which may be the value of its only key, such as `loader`."""
-    inner = next(iter(config.values()), None)
-    return dict(inner) if len(config) == 1 and isinstance(inner, Mapping) and not config.keys() & declared() else config
+    inner, known = next(iter(config.values()), None), {"source", *declared()}
+    return dict(inner) if len(config) == 1 and isinstance(inner, Mapping) and not config.keys() & known else config
 
 
 def _built(name: str, value: Any) -> Any:
-    """A value of a config, with this package's transforms built where a `_target_` names them.
+    """A value of a config, with this package's transforms and values built where a `_target_` names them.
 
     Raises:
         OptionError: it names anything else; or the whole config is that of a combination.
@@ -109,16 +132,20 @@ def _built(name: str, value: Any) -> Any:
     if (target := inner.pop("_target_", None)) is None:
         return inner
     inner.pop("_convert_", None)  # Hydra's
+    import torch_dataloader_utils as package
     from torch_dataloader_utils import transforms  # imports torch
 
     module, _, made = str(target).rpartition(".")
-    if module != transforms.__name__ or made not in transforms.__all__:
+    makers = {package.__name__: package, transforms.__name__: transforms}
+    maker = getattr(makers.get(module), made, None)
+    is_value = isinstance(maker, type) and issubclass(maker, Value)
+    if not is_value and (module != transforms.__name__ or made not in transforms.__all__):
         raise OptionError(
             f"{name}: _target_={target!r}: a command builds only {', '.join(transforms.__all__)} of "
-            f"{transforms.__name__}. Leave {name} out, or build the loader with Hydra."
+            f"{transforms.__name__}, and values of the package. Leave {name} out, or build the loader with Hydra."
         )
     try:
-        return getattr(transforms, made)(*inner.pop("_args_", ()), **inner)
+        return maker(*inner.pop("_args_", ()), **inner)  # type: ignore[misc]
     except TypeError as error:
         raise OptionError(f"{name}: {made}: {error}.") from error
 
