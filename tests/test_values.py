@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import pickle
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -284,3 +285,19 @@ def test_a_cache_is_a_folder_and_a_size() -> None:
         Cache("x", max_bytes="1MiB")
     with pytest.raises(OptionError, match="Cache: folder=3: expected a path"):
         Cache(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Files(3), "path=3: expected a path or URL, or a list of these"),
+        (lambda: Files(["a", ""]), "path='': expected a path or URL"),
+        (lambda: Iceberg("db.t", as_of="yesterday"), "as_of='yesterday': expected ISO form"),
+        (lambda: Iceberg("db.t", as_of="2025-01-01"), "has no time zone"),
+        (lambda: Delta("t", as_of=1.5), "as_of=1.5: expected a datetime"),
+        (lambda: Delta("t", as_of=10**18), "expected a time between the years 1 and 9999"),
+    ],
+)
+def test_paths_and_times_of_sources_are_checked_when_they_are_made(make: Callable[[], Value], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        make()

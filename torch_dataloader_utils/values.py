@@ -167,6 +167,24 @@ def path(name: str, value: Any) -> str:
     return os.fspath(_path(name, value))
 
 
+def url_of(path: Any) -> str:
+    """A path or URL as text.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    try:
+        url = path.__fspath__() if hasattr(path, "__fspath__") else getattr(path, "path", path)
+    except Exception as error:  # whatever a foreign __fspath__ raises
+        raise OptionError(f"path={shown(path)}: it has no name: {type(error).__name__}: {error}.") from error
+    if not isinstance(url, str) or not url:
+        given, expected = shown(path), "expected a path or URL, or a list of these."
+        if "\n" in given:  # a table or a DataFrame
+            raise OptionError(f"path is a {type(path).__name__}: {expected} Write its rows to a file, and read that.")
+        raise OptionError(f"path={given}: {expected}")
+    return url
+
+
 seconds = values("seconds (0 for none)", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
 seconds_or_zero = values("seconds of at least 0", lambda value: _is_number(value, (int, float)) and float(value) >= 0)
 not_below_zero = values("a number of at least 0", lambda value: _is_number(value, (int, float)) and 0 <= value < inf)

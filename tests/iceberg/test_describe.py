@@ -19,7 +19,7 @@ from pyiceberg.types import LongType, NestedField
 from tests.iceberg.test_advance import SCHEMA, open_table, rows
 from tests.iceberg.test_advance import table as table
 from torch_dataloader_utils import Appended, CountsRequiredError, Follow, IcebergDataset
-from torch_dataloader_utils.sources.times import utc
+from torch_dataloader_utils.options.times import utc
 
 
 def snapshot_of(table: Table) -> Snapshot:

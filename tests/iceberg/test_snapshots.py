@@ -12,7 +12,7 @@ from tests.iceberg.helpers import append_files, data_file, names_of
 from torch_dataloader_utils import Appended, Iceberg
 from torch_dataloader_utils.errors import FileReadError, OptionError, SnapshotError
 from torch_dataloader_utils.iceberg.tables import IcebergRead, SnapshotChoice, plan_table
-from torch_dataloader_utils.sources.times import milliseconds
+from torch_dataloader_utils.options.times import milliseconds
 
 FIRST, SECOND, THIRD = 5166297512385563613, 6926071201604378463, 6134254114693200625  # of the table "refs"
 OVERWRITE, LAST = 8371003708631259510, 2242582891304747886
@@ -99,7 +99,7 @@ def test_times_in_milliseconds():
 )
 def test_choices_that_cannot_work(choice):
     with pytest.raises(OptionError, match=next(iter(choice))):
-        SnapshotChoice(**choice) if "as_of" in choice and len(choice) == 1 else Iceberg("db.t", **choice)
+        Iceberg("db.t", **choice)
 
 
 def test_what_is_not_there_is_named(refs):

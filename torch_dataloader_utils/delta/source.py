@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from deltalake import DeltaTable
@@ -16,11 +16,12 @@ from torch_dataloader_utils.delta.snapshot import DeltaSnapshot, snapshot_of
 from torch_dataloader_utils.delta.store_options import data_options, log_options
 from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.options import Delta, Options, ReadOptions
+from torch_dataloader_utils.options.times import milliseconds, moment_of
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.tables import SnapshotCursor
-from torch_dataloader_utils.sources.times import milliseconds
-from torch_dataloader_utils.storage import open_storage, url_of
+from torch_dataloader_utils.storage import open_storage
+from torch_dataloader_utils.values import url_of
 
 
 class DeltaSource:
@@ -37,7 +38,7 @@ class DeltaSource:
         table = chosen.table
         if not isinstance(table, (str, os.PathLike, DeltaTable)) or not table:
             raise OptionError(f"table={shown(table)}: expected the path or URL of a Delta table, or a DeltaTable.")
-        self._moment = None if chosen.as_of is None else _moment(chosen.as_of)
+        self._moment = None if chosen.as_of is None else moment_of(chosen.as_of)
         self._version, self._asked = chosen.version, chosen.as_of
         self._chosen = chosen
         self._given: Mapping[str, Any] = {}
@@ -110,13 +111,6 @@ class DeltaSource:
     def _read(self, options: Options) -> ReadOptions:
         both = {**self._given, **(options.read.storage_options or {})}
         return replace(options.read, storage_options=both or None)
-
-
-def _moment(as_of: datetime | str | int) -> datetime:
-    try:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds(as_of))
-    except OverflowError as error:
-        raise OptionError(f"as_of={shown(as_of)}: expected a time between the years 1 and 9999.") from error
 
 
 def _place(table: Any) -> str:

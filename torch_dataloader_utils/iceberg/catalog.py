@@ -30,8 +30,9 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.iceberg.metadata import MOST_BYTES, OpenTable, fault_of, inflated, read_metadata
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable, remember_secrets
-from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage, url_of
+from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage
 from torch_dataloader_utils.storage.waiting import answered, limit
+from torch_dataloader_utils.values import url_of
 
 # pyiceberg's catalogs; a REST catalog's token and headers go to no other host than those in its configuration.
 

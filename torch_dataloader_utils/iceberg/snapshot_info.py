@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_dataloader_utils.sources.times import utc
+from torch_dataloader_utils.options.times import utc
 
 
 @dataclass(frozen=True)

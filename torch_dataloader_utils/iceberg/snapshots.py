@@ -16,9 +16,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from torch_dataloader_utils.errors import Remedy, SnapshotError, use
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.options import Appended, Follow
+from torch_dataloader_utils.options.times import milliseconds, utc
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.sources.tables import SnapshotCursor
-from torch_dataloader_utils.sources.times import milliseconds, utc
 
 _SHOWN = 5  # snapshots listed in an error
 _MAIN = "main"
@@ -46,10 +46,6 @@ class SnapshotChoice:
     as_of: datetime | str | int | None = None
     appended: Appended | Follow | None = None
     non_appends: Literal["error", "ignore"] | None = None
-
-    def __post_init__(self) -> None:
-        if self.as_of is not None:
-            milliseconds(self.as_of)
 
     @property
     def start(self) -> int | None:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.options.times import time
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import (
     Checked,
@@ -24,6 +25,7 @@ from torch_dataloader_utils.values import (
     option,
     seconds_or_zero,
     setting,
+    url_of,
     values,
     whole,
 )
@@ -124,10 +126,8 @@ AnyPath = str | os.PathLike[str]
 
 
 def _paths(name: str, given: Any) -> Any:
-    """A path or a list of paths, as text; whoever opens what is none says what to do with it."""
-    if isinstance(given, (list, tuple)):
-        return [_paths(name, item) for item in given]
-    return os.fspath(given) if isinstance(given, os.PathLike) else given
+    """A path or a list of paths, as text."""
+    return list(map(url_of, given)) if isinstance(given, (list, tuple)) else url_of(given)
 
 
 def _types(name: str, given: Any) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Iceberg(SourceValue):
         check=maybe(values("the name of a branch or tag", lambda value: isinstance(value, str) and value != "")),
         doc="read this branch or tag",
     )
-    as_of: datetime | str | int | None = setting(default=None, doc=_AS_OF)
+    as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
     appended: AppendedLike | None = setting(
         default=None,
         check=maybe(a(Appended)),
@@ -297,7 +297,7 @@ class Delta(SourceValue):
 
     table: Any = setting(doc="the path or URL of the table's folder, or a deltalake.DeltaTable", kw_only=False)
     version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
-    as_of: datetime | str | int | None = setting(default=None, doc=_AS_OF)
+    as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
 
     def check(self) -> None:
         """Check that at most one of `version` and `as_of` is given."""

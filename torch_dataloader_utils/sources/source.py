@@ -45,7 +45,8 @@ from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.sources.transforms import transform_of
-from torch_dataloader_utils.storage import Storage, url_of, usable_cores
+from torch_dataloader_utils.storage import Storage, usable_cores
+from torch_dataloader_utils.values import url_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _ENCODED_VALUES = 16_384  # vocabularies up to this size are read as dictionaries; beyond it, plain text is as fast

@@ -3,7 +3,7 @@
 from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged
 from torch_dataloader_utils.storage.hub_client import Commits
-from torch_dataloader_utils.storage.opening import open_storage, url_of
+from torch_dataloader_utils.storage.opening import open_storage
 from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.storage import Storage
@@ -22,6 +22,5 @@ __all__ = [
     "damaged",
     "open_storage",
     "prefetch",
-    "url_of",
     "usable_cores",
 ]

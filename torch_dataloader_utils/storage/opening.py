@@ -12,7 +12,6 @@ from fsspec.core import split_protocol, url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import available_protocols
 from fsspec.spec import AbstractFileSystem
-from fsspec.utils import stringify_path
 
 from torch_dataloader_utils.errors import (
     DataLoaderUtilsError,
@@ -21,13 +20,13 @@ from torch_dataloader_utils.errors import (
     MissingExtraError,
     OptionError,
 )
-from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable, remember_secrets, user_and_password
 from torch_dataloader_utils.storage.hub_client import Commits, at_commit, is_hub
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.retries import retried
 from torch_dataloader_utils.storage.storage import Storage
 from torch_dataloader_utils.storage.waiting import answered, limit
+from torch_dataloader_utils.values import url_of
 
 # The client of web servers: what was given for one server is not sent to another to which it redirects.
 
@@ -120,24 +119,6 @@ def open_storage(
         inner = _at_commit(hub, inner, url, {} if commits is None else commits)
     _reject_password(url, inner)
     return storage, inner
-
-
-def url_of(path: Any) -> str:
-    """A path or URL as text.
-
-    Raises:
-        OptionError: it is no path.
-    """
-    try:
-        url = stringify_path(path)
-    except Exception as error:  # whatever a foreign __fspath__ raises
-        raise OptionError(f"path={shown(path)}: it has no name: {type(error).__name__}: {error}.") from error
-    if not isinstance(url, str) or not url:
-        given, expected = shown(path), "expected a path or URL, or a list of these."
-        if "\n" in given:  # a table or a DataFrame
-            raise OptionError(f"path is a {type(path).__name__}: {expected} Write its rows to a file, and read that.")
-        raise OptionError(f"path={given}: {expected}")
-    return url
 
 
 def _reject_password(url: str, inner: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.printing import shown
@@ -29,6 +30,24 @@ def milliseconds(as_of: datetime | str | int) -> int:
     # Whole milliseconds: a float of seconds is not exact.
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def moment_of(as_of: datetime | str | int) -> datetime:
+    """The time, in whole milliseconds.
+
+    Raises:
+        OptionError: it is not a time, has no time zone, or no calendar has it.
+    """
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds(as_of))
+    except OverflowError as error:
+        raise OptionError(f"as_of={shown(as_of)}: expected a time between the years 1 and 9999.") from error
+
+
+def time(name: str, value: Any) -> Any:
+    """A time as it was given, checked."""
+    moment_of(value)
+    return value
 
 
 def utc(timestamp_ms: int) -> str:
