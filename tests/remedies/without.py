@@ -71,6 +71,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
     "another call or program is to be changed": (
         "api/combined:__init__",
         "api/files:__init__",
+        "api/files:_reopened",
         "api/tables:_table_loader",
         "checkpoint/state_dict:_of_workers",
         "checkpoint/state_dict:_check_alike",
@@ -94,8 +95,10 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "iteration/iterator:_after",
         "loader/accelerated:check_caller",
         "loader/accelerated:check_fetcher",
+        "loader/dataset:_check_of_one",
         "loader/tables:__init__",
         "loader/tables:_known_table",
+        "loader/tables:_snapshot_at",
         "loader/tables:_source_at",
         "mixing/rows:epoch_rows",
         "mixing/rows:check_laps",
