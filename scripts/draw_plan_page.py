@@ -64,7 +64,7 @@ def as_of_the_demo(data: dict[str, Any], folder: str) -> dict[str, Any]:
     """The data with the demo's paths, and sizes that do not depend on the version of pyarrow."""
     data["files"] = [[path.replace(folder, FOLDER), rows] for path, rows in data["files"]]
     data["file_bytes"] = [rows * ROW_BYTES for _, rows in data["files"]]
-    data["call"]["target"] = target_values("path", FOLDER)
+    data["call"]["target"] = target_values(FOLDER)
     data["call"]["explicit_ranks"] = False
     return data
 

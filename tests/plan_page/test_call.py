@@ -24,14 +24,17 @@ from torch_dataloader_utils import (
     Appended,
     Codes,
     DeltaDataset,
+    Files,
     Fill,
     Follow,
+    Hive,
     IcebergDataset,
     Pack,
     Padded,
     StructuredDataset,
     Subsets,
     combine,
+    stream,
 )
 from torch_dataloader_utils.cli.texts import config_of
 from torch_dataloader_utils.plan_page.call import written
@@ -39,6 +42,7 @@ from torch_dataloader_utils.plan_page.call import written
 RANKS = {"num_ranks": 1, "rank": 0}
 ODD = 'it\'s "0"\\\n\t\x7f\u2028\U0001f4a9 #'
 Texts = Callable[[Any], tuple[str, str]]
+CATALOG = "fill in the catalog's properties; not shown here, because they may hold credentials"
 
 
 @pytest.fixture
@@ -76,16 +80,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def by_python(text: str, **scope: Any) -> Any:
     scope |= {"rank": 0}
     exec(text, scope)
-    return scope["dataset"]
+    return scope.get("dataset") or scope["loader"].dataset
 
 
 def by_config(text: str, tmp_path: Path) -> Any:
     """The dataset of a config file, as the command line reads it."""
     (tmp_path / "loader.yaml").write_text(text, encoding="utf-8")
     config = config_of(tmp_path / "loader.yaml")
-    kind = {"StructuredDataset": StructuredDataset, "DeltaDataset": DeltaDataset, "IcebergDataset": IcebergDataset}
-    made: Any = kind[config.pop("_target_").split(".")[1]]
-    return made.create_dataloader(**{"rank": 0, **config})[1]
+    assert config.pop("_target_") == "torch_dataloader_utils.stream"
+    return stream(**{"rank": 0, **config}).dataset
 
 
 CALLS: list[dict[str, Any]] = [
@@ -114,7 +117,44 @@ def test_both_texts_make_the_dataset_that_is_shown(
     python, text = texts(dataset)
     assert by_python(python).options == dataset.options
     assert by_config(text, tmp_path).options == dataset.options
-    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0)[1].options == dataset.options
+    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0).dataset.options == dataset.options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partitioning": Hive("{folder}", schema={"day": "string"}), "format": "parquet"},
+        {"partitioning": None, "manifest": "{folder}.manifest"},
+        {"partitioning": "hive"},
+    ],
+    ids=len,
+)
+def test_what_only_files_have_is_written_in_their_value(texts: Texts, tmp_path: Path, options: dict[str, Any]) -> None:
+    folder = tmp_path / "a folder" / "day=1"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), folder / "x.parquet")
+    filled = {name: _in(value, folder.parent) for name, value in options.items()}
+    dataset = stream(Files(folder, **filled), batch_size=7, **RANKS).dataset
+    python, text = texts(dataset)
+    assert by_python(python).options == by_config(text, tmp_path).options == dataset.options
+    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0).dataset.options == dataset.options
+    assert texts(pickle.loads(pickle.dumps(dataset))) == (python, text)
+
+
+def _in(value: Any, folder: Path) -> Any:
+    """The value with this folder filled in."""
+    if isinstance(value, Hive):
+        return value.replace(root=None if value.root is None else _in(value.root, folder))
+    return value.format(folder=folder) if isinstance(value, str) else value
+
+
+def test_a_schema_is_left_to_the_users_code(folder: Path, texts: Texts) -> None:
+    schema = pa.schema({"id": pa.int32()})
+    dataset = stream(Files(folder, schema=schema), **RANKS).dataset
+    python, text = texts(dataset)
+    assert "        schema=schema,  # as in your code\n" in python
+    assert by_python(python, schema=schema).options == dataset.options
+    assert "  # schema: set schema in your code\n" in text
 
 
 def test_a_long_vocabulary_is_not_shown(folder: Path, texts: Texts) -> None:
@@ -217,16 +257,16 @@ def test_an_iceberg_table_is_written_with_its_options(
     given = options(snapshots)
     _, dataset = IcebergDataset.create_dataloader("db.events", catalog_config=config, **given, **RANKS)
     python, text = texts(dataset)
-    again = by_python(python, catalog_config=config), by_config(f"{text}\ncatalog_config: {config}", tmp_path)
+    filled = text.replace(f"  # catalog: {CATALOG}", f"  catalog: {config}")
+    again = by_python(python, catalog=config), by_config(filled, tmp_path)
     for other in again:
         assert other.options == dataset.options
         assert other.source_cursor() == dataset.source_cursor()
         assert other._table.options == dataset._table.options
     assert "SECRET" not in (tmp_path / "plan.html").read_text()
     assert "sqlite" not in (tmp_path / "plan.html").read_text()
-    hidden = "fill in the catalog's properties; not shown here, because they may hold credentials"
-    assert f"    catalog_config=catalog_config,  # {hidden}\n" in python
-    assert f"# catalog_config: {hidden}\n" in text
+    assert f"        catalog=catalog,  # {CATALOG}\n" in python
+    assert f"  # catalog: {CATALOG}\n" in text
 
 
 def test_a_copy_in_another_process_writes_the_same_call(catalog: Any, texts: Texts) -> None:
@@ -244,7 +284,7 @@ def test_an_opened_iceberg_table_needs_its_catalog(catalog: Any, texts: Texts) -
     opened.close()
     python, _ = texts(dataset)
     assert f"# the newest when this page was written: snapshot {snapshots[-1]}\n" in python
-    assert by_python(python, catalog_config=config).source_cursor() == dataset.source_cursor()
+    assert by_python(python, catalog=config).source_cursor() == dataset.source_cursor()
 
 
 # ------------------------------------------------------------------------------------------------------------- literals

@@ -203,9 +203,9 @@ def test_the_call_has_the_options_that_were_given(folder):
     options = {"columns": ["id"], "split_rows": 100, "shuffle": Shuffle(window_bytes="64MiB"), "transform": identity}
     dataset = dataset_of(folder, **options, filters=pa.compute.field("id") > 3, num_workers=0, prefetch_bytes="256MiB")
     call = call_values("StructuredDataset", dataset.source, dataset.options)
-    assert call["function"] == "StructuredDataset.create_dataloader"
+    assert call["function"] == "stream"
     place = {"python": f'"{folder}"', "yaml": str(folder)}
-    assert call["target"] == {"name": "path", "value": str(folder), **place}
+    assert call["target"] == {"name": "source", "value": str(folder), **place}
     assert call["options"] == {
         "columns": {"python": '["id"]', "yaml": '["id"]'},
         "filters": {"code": "filters"},

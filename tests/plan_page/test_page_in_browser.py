@@ -22,6 +22,7 @@ from torch_dataloader_utils import (
     Strided,
     StructuredDataset,
     combine,
+    stream,
 )
 from torch_dataloader_utils.options.buckets import BucketOptions
 from torch_dataloader_utils.plan_page.data import page_data, planned
@@ -397,10 +398,10 @@ def test_the_call_and_the_yaml_make_the_dataset_that_is_shown(folder, opened):
     exec(shown.page.inner_text("#python"), scope)
     assert "torchrun --nproc-per-node=4" in shown.page.inner_text("#python")
     text = yaml.safe_load(shown.page.inner_text("#yaml"))
-    assert text.pop("_target_") == "torch_dataloader_utils.StructuredDataset.create_dataloader"
-    _, by_yaml = StructuredDataset.create_dataloader(**text)
+    assert text.pop("_target_") == "torch_dataloader_utils.stream"
+    by_yaml = stream(**text).dataset
     _, by_hand = StructuredDataset.create_dataloader(str(folder), **GIVEN, columns=["id"], shuffle=True)
-    assert scope["dataset"].options == by_yaml.options == by_hand.options
+    assert scope["loader"].dataset.options == by_yaml.options == by_hand.options
 
 
 def test_options_that_are_no_plain_values_are_left_to_the_users_code(folder, opened):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import index
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ from torch_dataloader_utils.metrics.prometheus import prometheus_text
 from torch_dataloader_utils.metrics.totals import metrics
 from torch_dataloader_utils.metrics.verdict import Verdict
 from torch_dataloader_utils.options import SELECTS, Options, SourceValue, parse_replaced, parse_rows, repeats_rows
+from torch_dataloader_utils.plan_page.call import source_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
 from torch_dataloader_utils.planner import Planner
@@ -78,10 +78,9 @@ class LoaderDataset(IterableDataset[Any]):
     load its `state_dict()` into the copy.
     """
 
-    _of_table: Mapping[str, Any] = MappingProxyType({})  # the options of its table, as plan pages show them
-
     def __init__(self, source: Source, options: Options, chosen: SourceValue | None = None) -> None:
         self._options, self._chosen = options, chosen
+        self._of_source = {} if chosen is None else source_values(chosen)  # as plan pages show it: no secrets
         self._local = LocalEpochs(source, options, self._renew, self._followed)
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
         # Not within `next`: that would block the training thread for up to a second, and lose a Ctrl-C.
@@ -283,10 +282,12 @@ class LoaderDataset(IterableDataset[Any]):
         place = self._passes.start
         # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
-        return {"source": replace(self.source, listed=0.0, listing=None), "options": self._options, **start}
+        source = replace(self.source, listed=0.0, listing=None)
+        return {"source": source, "options": self._options, "of_source": self._of_source, **start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])
+        self._of_source = state["of_source"]
         if "state" in state:
             self._local.state = state["state"]
         else:
@@ -358,7 +359,7 @@ class LoaderDataset(IterableDataset[Any]):
             CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
         """
         epoch, name, planner = self._shown(epoch), type(self).__name__, self._here.planner
-        data = page_data(name, self.source, self._options, planner, epoch, self._of_table)
+        data = page_data(name, self.source, self._options, planner, epoch, self._of_source)
         return write_page(path, page_of(data))
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:

@@ -19,7 +19,6 @@ from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.following import Patience, appended_since, check_group
 from torch_dataloader_utils.options import Delta, Iceberg, Options
-from torch_dataloader_utils.plan_page.call import table_values
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import redacts_errors
@@ -53,7 +52,6 @@ class SnapshotDataset(LoaderDataset):
             raise OptionError(f"follow=True: {table.pinned}")
         snapshot = snapshot or table.snapshot(None, options)
         super().__init__(open_snapshot(snapshot, options), options, chosen)
-        self._of_table = {} if chosen is None else table_values(chosen)  # now that the values are checked
         self._note_read()
 
     def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:
@@ -236,13 +234,8 @@ class SnapshotDataset(LoaderDataset):
         with limited(self._options.worker.timeout):
             return open_snapshot(_snapshot_at(table, cursor, self._options), self._options)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """As for every dataset; also the options of the table, without those that may be secrets."""
-        return {**super().__getstate__(), "of_table": self._of_table}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._table = None  # it may hold a catalog
-        self._of_table = state["of_table"]
         super().__setstate__(state)
         self._note_read()
 

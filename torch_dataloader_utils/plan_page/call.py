@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.options import Delta, Iceberg, Options, options_of
+from torch_dataloader_utils.options import Options, SourceValue, options_of
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.source import Source
-from torch_dataloader_utils.values import ByColumn, Checked, Value
+from torch_dataloader_utils.values import ByColumn, Checked, Value, declared
 
 # Plain values as Python and YAML write them, exactly: whole numbers of any size, and keys of any type.
 
@@ -94,6 +94,8 @@ Values = dict[str, Any]
 
 _PATHS = 20  # more are a list that code makes
 _RANKS = ("num_ranks", "rank")  # the page writes them
+# Options that are written elsewhere: fields of what is read, and ranks.
+_WRITTEN = (options_of("files").keys() - options_of("stream").keys()) | {"follow", *_RANKS}
 _LONGEST = 20_000  # characters of an option
 _HIDDEN = "not shown here: credentials, or too long"
 _HIDDEN_CATALOG = "fill in the catalog's properties; not shown here, because they may hold credentials"
@@ -105,7 +107,7 @@ _CHANGED = (*("num_workers", "batch_size", "sharding", "even", "last_batch", "st
 
 
 def call_values(
-    dataset: str, source: Source, options: Options, of_table: Mapping[str, Values] = MappingProxyType({})
+    dataset: str, source: Source, options: Options, of_source: Mapping[str, Any] = MappingProxyType({})
 ) -> Values:
     """The call's function, what it reads, and the options that were given.
 
@@ -113,45 +115,48 @@ def call_values(
         dataset: the name of the kind of dataset.
         source: what it reads.
         options: the options of its loader.
-        of_table: the options of its table, from `table_values`; empty if it has none.
+        of_source: from `source_values`; empty for a table of the user's own format, and for a combination.
     """
+    fields_given = {item["name"]: item for item in of_source.get("fields", ())}
     return {
-        "function": f"{dataset}.create_dataloader" if source.group is None else "combine",
-        "target": _target(dataset, source),
-        "options": {**of_table, **_given(options)},
+        "function": "stream" if source.group is None else "combine",
+        "target": _target(dataset, source, of_source),
+        "options": _given(options),
         # The page shows none of None's warnings, so that it needs no word for it.
         "defaults": {**{name: _checked(item, item.default) for name, item in _changed().items()}, "even": "none"},
         "explicit_ranks": options.shard.num_ranks is not None,
-        "note": _newest(dataset, source, of_table),
+        "note": _newest(dataset, source, fields_given),
     }
 
 
-def table_values(chosen: Iceberg | Delta) -> dict[str, Values]:
-    """The options of a table that differ from their defaults, by keyword, as the page may show them: no credentials."""
-    items, given = options_of("delta" if isinstance(chosen, Delta) else "iceberg"), chosen.given()
-    given = {"catalog_config": given.pop("catalog"), **given} if "catalog" in given else given
-    return {name: _shown(items[name], value) for name, value in given.items() if name in items and name != "follow"}
+def source_values(chosen: SourceValue) -> Values:
+    """The kind of what is read, and its fields, but the first, that differ from their defaults; no credentials."""
+    items = {item.name: item for item in declared(type(chosen))}
+    given = {name: value for name, value in chosen.given().items() if name in items}
+    shown = [{"name": name, **_shown(items[name], value)} for name, value in given.items()]
+    return {"kind": type(chosen).__name__, "first": next(iter(chosen.fields)), "fields": shown}
 
 
-def target_values(name: str, value: str | list[str]) -> Values:
+def target_values(value: str | list[str]) -> Values:
     """The call's first argument: its name, its value, and the value as text."""
-    return {"name": name, "value": value, **(written(value) or {})}
+    return {"name": "source", "value": value, **(written(value) or {})}
 
 
 def _changed() -> dict[str, Field[Any]]:
     return {name: item for name, item in options_of("files").items() if name in _CHANGED}
 
 
-def _target(dataset: str, source: Source) -> Values:
+def _target(dataset: str, source: Source, of_source: Mapping[str, Any]) -> Values:
     """The call's first argument; only as Python if no text stands for its value."""
     paths = list(source.paths)
     if source.group is not None:
         return {"name": "datasets", "python": _datasets(source.group.names)}
     if dataset == "TableDataset":  # a table is an object of the user's
-        return {"name": "table", "value": paths[0], "python": "table"}
-    if len(paths) > _PATHS:
-        return {"name": "path", "python": "paths"}
-    return target_values("table" if source.snapshot else "path", paths[0] if len(paths) == 1 else paths)
+        return {"name": "source", "value": paths[0], "python": "table"}
+    many = {"name": "source", "python": "paths"}
+    first = many if len(paths) > _PATHS else target_values(paths[0] if len(paths) == 1 else paths)
+    alone = source.snapshot is None and not of_source.get("fields")  # a path stands for its files
+    return first if alone else {**first, **of_source}
 
 
 def _datasets(names: Any) -> str:
@@ -162,7 +167,7 @@ def _datasets(names: Any) -> str:
     return f"{{{', '.join(f'{quoted(redacted(name))}: {of}' for name, of in zip(names, variables, strict=True))}}}"
 
 
-def _newest(dataset: str, source: Source, of_table: Mapping[str, Values]) -> str | None:
+def _newest(dataset: str, source: Source, of_table: Mapping[str, Any]) -> str | None:
     """What the page shows of a table of which the call reads the newest snapshot."""
     ends = "until" in of_table.get("appended", {}).get("python", "")
     if source.snapshot is None or dataset == "TableDataset" or _PINS & of_table.keys() or ends:
@@ -174,7 +179,7 @@ def _given(options: Options) -> dict[str, Values]:
     """The options that differ from their defaults, by keyword, each as text, as code or hidden."""
     groups = [group for item in fields(options) if isinstance(group := getattr(options, item.name), Checked)]
     keywords = [item for group in groups for item in fields(group) if item.metadata["keyword"]]
-    given = [(item, options.given(item.name)) for item in keywords if item.name not in _RANKS]
+    given = [(item, options.given(item.name)) for item in keywords if item.name not in _WRITTEN]
     return {item.name: _shown(item, value) for item, value in given if not _is_default(item, value, options)}
 
 
@@ -194,7 +199,7 @@ def _checked(item: Field[Any], value: Any) -> Any:
 def _shown(item: Field[Any], value: Any) -> Values:
     """An option as the page may show it: credentials and large values are hidden, and objects are not plain."""
     if not item.repr or _has_secret(value):
-        return {"hidden": _HIDDEN_CATALOG if item.name == "catalog_config" else _HIDDEN}
+        return {"hidden": _HIDDEN_CATALOG if item.name == "catalog" else _HIDDEN}
     if item.name == "as_of" and isinstance(value, datetime):
         value = value.isoformat()
     texts = written(_sized(value) if item.name.endswith("_bytes") else value)

@@ -150,7 +150,7 @@ def page_data(
     options: Options,
     planner: Planner,
     epoch: int,
-    of_table: Mapping[str, Values] = MappingProxyType({}),
+    of_source: Mapping[str, Any] = MappingProxyType({}),
 ) -> Values:
     """The data of a plan page: files, splits, options, and Python's own plans if no other planner knows their rule.
 
@@ -160,7 +160,7 @@ def page_data(
         options: the options of its loader.
         planner: the planner of both.
         epoch: the epoch that the page shows first.
-        of_table: the options of its table, from `call.table_values`; empty if it has none.
+        of_source: from `call.source_values`; empty if nothing is known of it.
     """
     num_ranks, reason = planner.known_world.num_ranks, why_fixed(source, options)
     return {
@@ -175,7 +175,7 @@ def page_data(
         "file_parts": [file.info.part for file in source.files],
         "splits": split_lists(source, options, fixed=reason is not None),
         "options": {"epoch": epoch, **plan_values(options, num_ranks)},
-        "call": call_values(dataset, source, options, of_table),
+        "call": call_values(dataset, source, options, of_source),
         "fixed": None if reason is None else {"reason": reason, "plans": fixed_plans(source, options, planner, epoch)},
     }
 

@@ -66,15 +66,27 @@ const Call = (() => {
     return `${name}=${python},`;
   }
 
+  // What is read: a path, or the value of its kind, as lines of Python.
+  function pythonSource({ python, kind, fields }) {
+    const first = `${python},`;
+    if (kind === undefined) return [first];
+    const shown = [first, ...fields.map(pythonLine)];
+    const short = `${kind}(${shown.join(" ").replace(/,$/, "")}),`;
+    const fits = short.length <= LINE - 4 && !short.includes("#");
+    return fits ? [short] : [`${kind}(`, ...shown.map((one) => `    ${one}`), "),"];
+  }
+
   function asPython(data, values, defaults) {
     const ranks = data.call.explicit_ranks ? [`num_ranks=${values.num_ranks},`, "rank=rank,"] : [];
     const name = data.call.function;
     const given = options(data, values, defaults);
-    const shown = [`${data.call.target.python},`, ...ranks, ...given.map(pythonLine)];
-    const start = `loader, dataset = ${name}(`;
+    const { kind, fields = [] } = data.call.target;
+    const shown = [...pythonSource(data.call.target), ...ranks, ...given.map(pythonLine)];
+    const start = `${name === "combine" ? "loader, dataset" : "loader"} = ${name}(`;
     const short = start + shown.join(" ").replace(/,$/, "") + ")";
     const fits = short.length <= LINE && !short.includes("#");
-    const names = new Set([name.split(".")[0], ...given.flatMap((one) => one.imports ?? [])]);
+    const classes = [...fields, ...given].flatMap((one) => one.imports ?? []);
+    const names = new Set([name, ...classes, ...(kind === undefined ? [] : [kind])]);
     const head = [`from ${MODULE} import ${[...names].sort().join(", ")}`, "", ...notes(data, values)];
     return [...head, ...(fits ? [short] : [start, ...shown.map((one) => `    ${one}`), ")"])].join("\n");
   }
@@ -84,11 +96,18 @@ const Call = (() => {
     return code === undefined ? `${name}: ${yaml}` : `# ${name}: set ${code} in your code`;
   }
 
+  // What is read: a path, or a dict of its kind and fields, as lines of YAML.
+  function yamlSource({ name, yaml, kind, first, fields }) {
+    const entry = (key) => (yaml === undefined ? `# ${key}: set in your code` : `${key}: ${yaml}`);
+    if (kind === undefined) return [entry(name)];
+    const lines = [`kind: ${kind.toLowerCase()}`, entry(first), ...fields.map(yamlLine)];
+    return [`${name}:`, ...lines.map((line) => `  ${line}`)];
+  }
+
   function asYaml(data, values, defaults) {
-    const { name, yaml } = data.call.target;
-    const first = yaml === undefined ? `# ${name}: set in your code` : `${name}: ${yaml}`;
+    const source = yamlSource(data.call.target);
     const explicit = data.call.explicit_ranks ? [`num_ranks: ${values.num_ranks}`, "# rank: this process's rank"] : [];
-    const lines = [`_target_: ${MODULE}.${data.call.function}`, first, ...explicit, ...options(data, values, defaults).map(yamlLine)];
+    const lines = [`_target_: ${MODULE}.${data.call.function}`, ...source, ...explicit, ...options(data, values, defaults).map(yamlLine)];
     return [...notes(data, values), ...lines].join("\n");
   }
 
