@@ -205,7 +205,7 @@ def test_the_page_of_a_table_begins_with_pythons_plan(tmp_path, opened):
     shown.settled(lambda: typed(shown.page, "epoch", "3"))
     same(shown.plan(), of_python(dataset, 3))
     assert shown.page.inner_text("h1") == "Plan of db.events"
-    assert yaml.safe_load(shown.page.inner_text("#yaml"))["table"] == "db.events"
+    assert yaml.safe_load(shown.page.inner_text("#yaml"))["source"] == {"kind": "iceberg", "table": "db.events"}
 
 
 def test_a_page_without_a_row_says_so(folder, opened):
