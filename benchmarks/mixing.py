@@ -36,7 +36,7 @@ def loaders(files: list[str], options: dict[str, Any]) -> tuple[Iterable[Any], I
         StructuredDataset.create_dataloader(part, strings="bytes", **options)[0]
         for part in (files, files[::2], files[1::2])
     )
-    return one, combine([even, odd], **options)[0]
+    return one, combine([even, odd], **options)
 
 
 def main() -> None:

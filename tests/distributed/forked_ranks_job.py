@@ -98,7 +98,7 @@ def main() -> None:
     loader, _ = StructuredDataset.create_dataloader(folder, batch_size=10)
     len(loader)
     found["an iterator"] = ranks_of(loader, "environment", next(ports), iter(loader))
-    mixed, _ = combine([StructuredDataset.create_dataloader(folder)[1]], batch_size=10)
+    mixed = combine([StructuredDataset.create_dataloader(folder)[1]], batch_size=10)
     len(mixed)
     found["a combination"] = ranks_of(mixed, "environment", next(ports))
     Path(out).write_text(json.dumps(found))

@@ -32,13 +32,13 @@ def write_mix(folder: Path) -> dict[str, Any]:
 def write_nested(folder: Path) -> dict[str, Any]:
     """A combination of web and books, three to one, within another."""
     datasets = write_mix(folder)
-    text = combine({"web": datasets["web"], "books": datasets["books"]}, weights={"web": 3, "books": 1})[1]
+    text = combine({"web": datasets["web"], "books": datasets["books"]}, weights={"web": 3, "books": 1}).dataset
     return {"text": text, "code": datasets["code"]}
 
 
 def mixed(**options: Any) -> Callable[..., Any]:
     given = {"batch_size": 4, "split_rows": 6, "shuffle": True, "shuffle_buffer_size": 12, **options}
-    return lambda datasets, **place: combine(datasets, **given, **place)[0]
+    return lambda datasets, **place: combine(datasets, **given, **place)
 
 
 def laps(*of_epochs: tuple[int, int, int]) -> Callable[[list[Seen]], None]:

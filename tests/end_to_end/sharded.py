@@ -121,16 +121,16 @@ def epoch_of(datasets: list[Any], ranks: int, epoch: int = 0, **options: Any) ->
     """The ids that each rank delivers; every value of a row is checked."""
     found = []
     for rank in range(ranks):
-        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, **options)
-        dataset.set_epoch(epoch)
+        loader = combine(datasets, num_ranks=ranks, rank=rank, **options)
+        loader.set_epoch(epoch)
         batches = list(loader)
-        assert len(batches) == dataset.plan(epoch).steps
+        assert len(batches) == loader.plan(epoch).steps
         for batch in batches:
             check_values(batch)
         if batches and "valid" in batches[0]:
             batches = [{"id": batch["id"][batch["valid"]]} for batch in batches]
         found.append(ids(batches))
-        dataset.close()
+        loader.close()
     return found
 
 

@@ -190,7 +190,9 @@ def test_a_method_of_the_dataset_is_not_one_of_the_loader(root: Path) -> None:
     loader, _ = StructuredDataset.create_dataloader(str(root / "good"))
     for name in ("rows_of", "shard_size"):
         assert not hasattr(loader, name)
-        with pytest.raises(AttributeError, match=rf"no attribute '{name}'. The dataset.* has it: dataset\.{name}$"):
+        with pytest.raises(
+            AttributeError, match=rf"no attribute '{name}'. Its dataset has it: loader\.dataset\.{name}$"
+        ):
             getattr(loader, name)
     for name in ("nothing", "_options", "__deepcopy__"):
         with pytest.raises(AttributeError, match=f"no attribute '{name}'$"):

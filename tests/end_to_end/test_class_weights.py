@@ -167,7 +167,7 @@ def test_steps_per_epoch_repeats_the_copies_of_the_epoch(folder: Path) -> None:
 
 def test_a_combination_merges_splits_but_has_no_proportions(folder: Path) -> None:
     parts = [loader(folder)[0], loader(folder, class_weights=None)[0]]
-    merged, _ = combine(parts, batch_size=7, num_workers=0, batches="splits")
+    merged = combine(parts, batch_size=7, num_workers=0, batches="splits")
     assert Counter(ids_of(merged)) == expected(0, WEIGHTS) + Counter(range(ROWS * FILES))
     with pytest.raises(CountsRequiredError, match=r"class_weights of dataset 0 .*Use batches='splits'") as caught:
         combine(parts, batch_size=7, batches="proportional")

@@ -86,7 +86,7 @@ def test_a_combination_of_one_delivers_what_its_loader_delivers(tmp_path: Path) 
     folder = write(tmp_path / "a", 0, 60)
     options = {"shuffle": True, "split_rows": 10, "batch_size": 7, "num_ranks": 2, "rank": 1, "num_workers": 3}
     alone, dataset = StructuredDataset.create_dataloader(folder, **options)
-    combined, _ = combine([dataset], **options)
+    combined = combine([dataset], **options)
     assert ids(combined) == ids(alone)
 
 
@@ -100,7 +100,7 @@ def test_one_dataset_twice_comes_twice_in_two_orders(tmp_path: Path) -> None:
 
 
 def epoch_of_unknown(parts: list[Any]) -> list[int]:
-    loader, _ = combine(parts, batch_size=7, batches="splits")
+    loader = combine(parts, batch_size=7, batches="splits")
     with pytest.raises(TypeError, match="known only after reading"):
         len(loader)
     return ids(loader)
@@ -119,14 +119,14 @@ def test_counted_filters_stay_counted(tmp_path: Path) -> None:
 
 def test_ranks_without_rows_are_told_that_each_dataset_is_shared_by_itself(tmp_path: Path) -> None:
     folders = [str(write(tmp_path / name, 0, 20)) for name in "abc"]
-    _, dataset = combine(folders, num_ranks=3, rank=0, batches="splits")
+    dataset = combine(folders, num_ranks=3, rank=0, batches="splits").dataset
     (advice,) = dataset.describe().warnings
     assert "each of the 3 datasets is shared by itself, and has at most 2 splits" in advice.problem
 
 
 def test_steps_per_epoch_and_wrap(parts: list[Any]) -> None:
     options = {"batches": "splits", "split_rows": 10}
-    loader, _ = combine(parts, num_ranks=4, rank=1, batch_size=5, steps_per_epoch=30, shuffle=True, **options)
+    loader = combine(parts, num_ranks=4, rank=1, batch_size=5, steps_per_epoch=30, shuffle=True, **options)
     batches = list(loader)
     assert len(batches) == len(loader) == 30
     own = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
@@ -154,20 +154,20 @@ def test_threads_processes_and_the_caller_deliver_the_same(parts: list[Any]) -> 
 
 @pytest.mark.usefixtures("no_leaks")
 def test_processes_go_on_to_the_next_epoch(parts: list[Any]) -> None:
-    loader, dataset = combine(parts, num_ranks=4, rank=1, num_workers=2, worker_mode="processes", **ROTATE)
+    loader = combine(parts, num_ranks=4, rank=1, num_workers=2, worker_mode="processes", **ROTATE)
     two = [sorted(ids(loader)) for _ in range(2)]
     assert not set(two[0]) & set(two[1])
-    dataset.close()
+    loader.close()
 
 
 def test_a_dataset_pickles_with_its_parts(parts: list[Any]) -> None:
-    loader, dataset = combine(parts, num_ranks=4, rank=2, shuffle=True, split_rows=10)
-    assert ids(pickle.loads(pickle.dumps(dataset))) == ids(loader)
+    loader = combine(parts, num_ranks=4, rank=2, shuffle=True, split_rows=10)
+    assert ids(pickle.loads(pickle.dumps(loader.dataset))) == ids(loader)
 
 
 def test_workers_of_a_foreign_loader_share_the_rank_s_rows(parts: list[Any]) -> None:
     parts = [*parts[:2], Utterances(24, 8, 1, first=100)]
-    _, dataset = combine(parts, batch_size=4, split_rows=10, batches="splits")
+    dataset = combine(parts, batch_size=4, split_rows=10, batches="splits").dataset
     foreign = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="forkserver")
     assert sorted(ids(foreign)) == list(range(124))
 
@@ -180,16 +180,16 @@ def test_each_shard_is_made_once_in_each_reader() -> None:
             self.made.append(shard_idx)
             return super().shard(shard_idx)
 
-    loader, dataset = combine([Counting(80)], num_ranks=4, rank=1, sharding=Rotate(8), num_workers=0, batch_size=3)
+    loader = combine([Counting(80)], num_ranks=4, rank=1, sharding=Rotate(8), num_workers=0, batch_size=3)
     assert Counting.made == list(range(8))  # their lengths
     Counting.made.clear()
-    dataset.set_epoch(1)
+    loader.set_epoch(1)
     assert ids(loader) == list(range(50, 60))
     assert Counting.made == [5]
 
 
 def test_samples_may_be_fetched_many_at_a_time() -> None:
-    loader, _ = combine([Fetched(10)], batch_size=4)
+    loader = combine([Fetched(10)], batch_size=4)
     assert ids(loader) == [-row for row in range(10)]
 
 
@@ -210,7 +210,7 @@ def test_a_hugging_face_dataset_is_a_plain_one() -> None:
     samples = [Utterances(24)[row] for row in range(24)]
     hf = datasets.Dataset.from_list([{**sample, "speech": sample["speech"].tolist()} for sample in samples])
     hf = hf.cast_column("speech", datasets.Sequence(datasets.Value("float32"))).with_format("torch")
-    assert sorted(ids(combine([hf], batch_size=5, shuffle=True, split_rows=4)[0])) == list(range(24))
+    assert sorted(ids(combine([hf], batch_size=5, shuffle=True, split_rows=4))) == list(range(24))
     found = epoch_of([hf, Plain(10, first=24)], 2, batch_size=5, sharding="contiguous")
     assert sorted(row for rank in found for row in rank) == list(range(34))
 
@@ -219,7 +219,7 @@ def test_a_hugging_face_dataset_is_a_plain_one() -> None:
 
 
 def test_values_of_samples() -> None:
-    batches = list(combine([Kinds()], batch_size=4, split_rows=3)[0])
+    batches = list(combine([Kinds()], batch_size=4, split_rows=3))
     whole = {key: [batch[key] for batch in batches] for key in batches[0]}
 
     def joined(key: str) -> torch.Tensor:
@@ -250,11 +250,11 @@ def test_values_of_samples() -> None:
 
 
 def test_values_of_samples_as_arrow_and_as_lists() -> None:
-    arrow = pa.Table.from_batches(list(combine([Kinds()], batch_size=4, output_format="arrow")[0]))
-    _, dataset = combine([Kinds()])
+    arrow = pa.Table.from_batches(list(combine([Kinds()], batch_size=4, output_format="arrow")))
+    dataset = combine([Kinds()]).dataset
     assert arrow.schema == dataset.schema
     wanted = [Kinds()[i] for i in range(10)]
-    lists = next(iter(combine([Kinds()], batch_size=10, output_format="dict")[0]))
+    lists = next(iter(combine([Kinds()], batch_size=10, output_format="dict")))
     for key, values in lists.items():
         plain = [value.tolist() if hasattr(value, "tolist") else value for value in (row[key] for row in wanted)]
         assert values == arrow[key].to_pylist() == plain
@@ -262,9 +262,7 @@ def test_values_of_samples_as_arrow_and_as_lists() -> None:
 
 def test_files_and_samples_as_arrow(parts: list[Any], tmp_path: Path) -> None:
     files = structured(write(tmp_path / "c", 0, 20), output_format="arrow")
-    batches = list(
-        combine([files, Utterances(24, 1, 1, first=100)], batch_size=9, output_format="arrow", even="pad")[0]
-    )
+    batches = list(combine([files, Utterances(24, 1, 1, first=100)], batch_size=9, output_format="arrow", even="pad"))
     table = pa.Table.from_batches(batches).filter(pa.compute.field("valid"))
     assert sorted(table["id"].to_pylist()) == [*range(20), *range(100, 124)]
     with pytest.raises(OptionError, match="dataset 0, which was made for torch or numpy: use the same"):
@@ -289,7 +287,7 @@ def test_masks_of_padding_may_not_be_a_key(parts: list[Any]) -> None:
 )
 @pytest.mark.parametrize("workers", [0, None])
 def test_later_samples_that_are_unlike_the_first(bad: Any, message: str, workers: int | None) -> None:
-    loader, _ = combine([Broken(30, bad)], num_workers=workers)
+    loader = combine([Broken(30, bad)], num_workers=workers)
     with pytest.raises(SchemaMismatchError, match=message) as caught:
         list(loader)
     assert "while reading dataset 0 (Broken)" in caught.value.__notes__[0]
@@ -297,10 +295,10 @@ def test_later_samples_that_are_unlike_the_first(bad: Any, message: str, workers
 
 @pytest.mark.parametrize("worker", [{"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "processes"}], ids=str)
 def test_errors_of_getitem_arrive(worker: dict[str, Any]) -> None:
-    loader, dataset = combine([Broken(30, ZeroDivisionError("sample 7"))], **worker)
+    loader = combine([Broken(30, ZeroDivisionError("sample 7"))], **worker)
     with pytest.raises(ZeroDivisionError, match="sample 7"):
         list(loader)
-    dataset.close()
+    loader.close()
 
 
 # ----------------------------------------------------------------------------------------------- what is refused
@@ -323,7 +321,7 @@ def test_keys_and_dtypes_must_agree(parts: list[Any], tmp_path: Path) -> None:
 def test_dtypes_asked_for_by_column_and_by_type_agree(tmp_path: Path) -> None:
     by_column = structured(write(tmp_path / "a", 0, 4), columns=["id"], dtypes={"id": "float32"})
     by_type = structured(write(tmp_path / "b", 4, 4), columns=["id"], dtypes={"int64": "float32"})
-    loader, _ = combine([by_column, by_type], batch_size=8)
+    loader = combine([by_column, by_type], batch_size=8)
     (batch,) = list(loader)
     assert batch["id"].dtype == torch.float32
     assert sorted(batch["id"].tolist()) == list(range(8))
@@ -336,9 +334,9 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
         combine([one, other])
     words = {"text": [f"row {row}" for row in range(12)]}
     alike = [structured(path, strings=Codes(words)) for path in (folder, tmp_path / "b")]
-    loader, dataset = combine(alike, batch_size=100)
+    loader = combine(alike, batch_size=100)
     (batch,) = loader
-    assert [dataset.vocabulary("text")[code] for code in batch["text"]] == [f"row {row}" for row in batch["id"]]
+    assert [loader.vocabulary("text")[code] for code in batch["text"]] == [f"row {row}" for row in batch["id"]]
 
 
 @pytest.mark.parametrize(
@@ -347,12 +345,12 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
         ([], {}, OptionError, "at least one dataset"),
         (Plain(3), {}, OptionError, "expected a list of at least one dataset"),
         ({1: Plain(3)}, {}, OptionError, r"names \[1\]: expected strings"),
-        ([3], {}, OptionError, "dataset 0 is int: expected a dataset from create_dataloader, or a map-style"),
+        ([3], {}, OptionError, "dataset 0 is int: expected a source such as a path, a dict with one"),
         ([Plain(3)], {"weights": [1, 2]}, OptionError, r"weights=\[1, 2\] for 1 dataset"),
         ([Plain(3)], {"weights": [0]}, OptionError, "a positive number for each"),
-        ([Plain(3)], {"columns": ["id"]}, OptionError, "columns=.* defines what a dataset reads"),
-        ([Plain(3)], {"nulls": "mask"}, OptionError, "nulls=.* defines what a dataset reads"),
-        ([Plain(3)], {"count_rows": True}, OptionError, "count_rows=.* defines what a dataset reads"),
+        ([Plain(3)], {"columns": ["id"]}, OptionError, "columns=.* would define what parts read"),
+        ([Plain(3)], {"nulls": "mask"}, OptionError, "nulls=.* would define what parts read"),
+        ([Plain(3)], {"count_rows": True}, OptionError, "count_rows=.* would define what parts read"),
         ([Plain(3)], {"batch_sized": 3}, UnknownOptionError, "did you mean 'batch_size'"),
         ([Plain(0)], {}, EmptyDatasetError, r"dataset 0 \(Plain\) has no samples"),
         ([[(1, 2), (3, 4)]], {}, UnsupportedTypeError, "a sample is tuple: expected a dict"),
@@ -376,7 +374,7 @@ def test_strategies_that_make_shards_and_codes_of_samples(parts: list[Any]) -> N
     with pytest.raises(OptionError, match="split_strategy with generate"):
         combine(parts, split_strategy=Own())
     with pytest.raises(ColumnNotFoundError, match="no codes"):
-        combine([parts[2]])[1].vocabulary("text")
+        combine([parts[2]]).vocabulary("text")
 
 
 def test_processes_need_a_dataset_that_pickles() -> None:
@@ -385,34 +383,15 @@ def test_processes_need_a_dataset_that_pickles() -> None:
 
     with pytest.raises(OptionError, match=r"dataset 0 \(Local\) cannot be pickled .*worker_mode='threads'"):
         combine([Local(4)], worker_mode="processes", num_workers=1)
-    assert ids(combine([Local(4)])[0]) == [0, 1, 2, 3]
+    assert ids(combine([Local(4)])) == [0, 1, 2, 3]
 
 
-def test_the_signature_lists_just_the_options_that_are_accepted() -> None:
-    names = list(inspect.signature(combine).parameters)
-    assert names[:2] == ["datasets", "weights"]
-    for name in set(inspect.signature(StructuredDataset.create_dataloader).parameters) - {"path", *names}:
-        with pytest.raises(OptionError, match=f"{name}=None defines what a dataset reads"):
-            combine([Plain(4)], **{name: None})
+def test_the_signature_begins_with_how_datasets_are_mixed() -> None:
+    assert list(inspect.signature(combine).parameters)[:3] == ["datasets", "weights", "stop"]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_split_bytes_cuts_samples_as_if_each_had_64_kib(shuffle: bool) -> None:
     for options, splits in (({}, 1), ({"split_bytes": "2MiB"}, 4), ({"split_rows": 16}, 7)):
-        _, dataset = combine([Plain(100)], num_ranks=1, rank=0, shuffle=shuffle, **options)
+        dataset = combine([Plain(100)], num_ranks=1, rank=0, shuffle=shuffle, **options).dataset
         assert len(dataset.source.splits) == splits
-
-
-def test_options_that_have_no_effect_in_a_combination_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = write(tmp_path / "a", 0, 6)
-    part = structured(folder, shuffle=True, even="pad", num_ranks=2, rank=0)
-    combine({"a": part, "b": structured(folder)})
-    (message,) = [record.getMessage() for record in caplog.records if "no effect" in record.message]
-    assert message.startswith("options of dataset 'a' have no effect in a combination: ")
-    assert message.endswith(": pass even='pad', shuffle=True, num_ranks=2 to combine.")
-    caplog.clear()
-    combine({"a": part, "b": structured(folder)}, shuffle=False, even="none", num_ranks=1, rank=0)
-    combine({"a": structured(folder, num_ranks=1, rank=0)})
-    assert "no effect" not in caplog.text

@@ -93,11 +93,11 @@ def test_hydra_builds_a_combination(tmp_path: Path, convert: str, weights: Any) 
     target = {"_target_": "torch_dataloader_utils.combine", "_convert_": convert}
     paths: Any = {name: tmp_path / f"{name}.parquet" for name in datasets}
     if "web" not in str(weights):  # a list of numbers belongs to a list of datasets
-        loader, _ = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": [*datasets.values()], **options}))
-        other, _ = combine(list(paths.values()), **options)
+        loader = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": [*datasets.values()], **options}))
+        other = combine(list(paths.values()), **options)
     else:
-        loader, _ = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": datasets, **options}))
-        other, _ = combine(paths, **options)
+        loader = hydra.utils.instantiate(OmegaConf.create({**target, "datasets": datasets, **options}))
+        other = combine(paths, **options)
     assert [batch["id"].tolist() for batch in loader] == [batch["id"].tolist() for batch in other]
     plain = OmegaConf.create({**target, "datasets": list(map(str, paths.values())), "num_ranks": 1, "rank": 0})
-    assert len(hydra.utils.instantiate(plain)[0]) == 1
+    assert len(hydra.utils.instantiate(plain)) == 1

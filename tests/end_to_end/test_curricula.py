@@ -46,9 +46,9 @@ def test_batches_follow_the_phases_on_every_rank(datasets: Any, ranks: int, work
     """Rows are counted over all ranks; a boundary is the end of a batch here."""
     taken: Counter[int] = Counter()
     for rank in range(ranks):
-        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, batch_size=5, **EPOCH, **MIX, **workers)
+        loader = combine(datasets, num_ranks=ranks, rank=rank, batch_size=5, **EPOCH, **MIX, **workers)
         for epoch, expected in enumerate((((81, 9), (15, 15)), ((15, 15), (0, 90)))):
-            dataset.set_epoch(epoch)
+            loader.set_epoch(epoch)
             rows = ids(loader)
             taken.update(rows)
             border = sum(expected[0]) // ranks
@@ -57,7 +57,7 @@ def test_batches_follow_the_phases_on_every_rank(datasets: Any, ranks: int, work
                 for end in range(0, len(part) + 1, 5):
                     shares = [end * all_ / sum(whole) for all_ in whole]
                     assert all(abs(a - b) <= 2.5 for a, b in zip(counts(part[:end]), shares, strict=True))
-        dataset.close()
+        loader.close()
     assert sum(taken.values()) == 240
     for first, size in ((0, 61), (1000, 23)):
         times = [taken[first + row] for row in range(size)]
@@ -68,9 +68,9 @@ def test_threads_processes_and_the_caller_deliver_the_same(datasets: Any) -> Non
     """One process reads all datasets: their blocks in the order in which batches need them."""
     found = []
     for workers in ({"num_workers": 0}, {}, {"num_workers": 1, "worker_mode": "processes"}):
-        loader, dataset = combine(datasets, num_ranks=1, rank=0, batch_size=10, **EPOCH, **MIX, **workers)
+        loader = combine(datasets, num_ranks=1, rank=0, batch_size=10, **EPOCH, **MIX, **workers)
         found.append([ids(loader) for _ in range(2)])
-        dataset.close()
+        loader.close()
     assert found[0] == found[1] == found[2]
 
 
@@ -93,14 +93,14 @@ MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_resume_at_every_step_is_exact(datasets: Any, mode: dict[str, Any], epoch: int) -> None:
     options = {**MIX, **mode, "num_ranks": 2, "rank": 1, "num_workers": 0}
-    loader, dataset = combine(datasets, **options)
-    dataset.set_epoch(epoch)
+    loader = combine(datasets, **options)
+    loader.set_epoch(epoch)
     expected, states = [], []
     for batch in loader:
         expected.append(batch["id"].tolist())
         states.append(loader.state_dict())
     following = [batch["id"].tolist() for batch in loader]
-    resumed, _ = combine(datasets, **options)
+    resumed = combine(datasets, **options)
     for step, state in enumerate(states, 1):
         resumed.load_state_dict(state)
         assert [batch["id"].tolist() for batch in resumed] == expected[step:]
@@ -111,9 +111,9 @@ def run(datasets: Any, ranks: int, steps: int | None, state: Any, **options: Any
     """The rows of a few steps on all ranks, and the state after them."""
     taken: list[int] = []
     for rank in range(ranks):
-        loader, dataset = combine(datasets, num_ranks=ranks, rank=rank, num_workers=0, **{**MIX, **options})
+        loader = combine(datasets, num_ranks=ranks, rank=rank, num_workers=0, **{**MIX, **options})
         if state is None:
-            dataset.set_epoch(0)
+            loader.set_epoch(0)
         else:
             loader.load_state_dict(state)
         batches = [batch for _, batch in zip(range(steps or 1000), loader, strict=False)]
@@ -145,11 +145,11 @@ def test_an_elastic_resume_loses_nothing_and_keeps_the_boundary(
 
 def test_the_next_epoch_after_an_elastic_resume_is_that_of_the_curriculum(datasets: Any) -> None:
     _, state = run(datasets, 2, 2, None, **EPOCH, batch_size=6)
-    loader, _ = combine(datasets, num_ranks=1, rank=0, num_workers=0, batch_size=10, **EPOCH, **MIX)
+    loader = combine(datasets, num_ranks=1, rank=0, num_workers=0, batch_size=10, **EPOCH, **MIX)
     loader.load_state_dict(state)
     list(loader)
-    other, dataset = combine(datasets, num_ranks=1, rank=0, num_workers=0, batch_size=10, **EPOCH, **MIX)
-    dataset.set_epoch(1)
+    other = combine(datasets, num_ranks=1, rank=0, num_workers=0, batch_size=10, **EPOCH, **MIX)
+    other.set_epoch(1)
     assert ids(loader) == ids(other)
 
 
@@ -161,16 +161,16 @@ def test_weights_change_at_a_step_of_the_run(datasets: Any, ranks: int, even: st
     weights = [(0, {"web": 1, "code": 0}), (start, {"web": 0, "code": 1})]
     options = {"weights": weights, "rows_per_epoch": 31 * ranks + 1, "batch_size": 5, "even": even, "num_ranks": ranks}
     for rank in range(ranks):
-        loader, dataset = combine(datasets, rank=rank, **options)
+        loader = combine(datasets, rank=rank, **options)
         run = []
         for epoch in range(2):
-            dataset.set_epoch(epoch)
+            loader.set_epoch(epoch)
             run += [counts(batch["id"][batch.get("valid", slice(None))].tolist()) for batch in loader]
         first, after = [web for web, _ in run], [code for _, code in run]
         assert not any(after[:start])
         assert not any(first[start:])
         assert all(first[:start])
-        assert f"from step {start:,} (row " in dataset.describe().mix
+        assert f"from step {start:,} (row " in loader.describe().mix
 
 
 def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: Any) -> None:
@@ -185,7 +185,7 @@ def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: An
         rows = {"weights": Weights([(0, NINE), (90, EQUAL)], at="row")}
         rest, _ = run(datasets, ranks, None, state, **EPOCH, **rows, batch_size=batch_size)
         assert Counter(taken + rest) == Counter(expected)
-    loader, _ = combine(datasets, num_ranks=2, rank=0, **{**MIX, **EPOCH, **steps, "batch_size": 5})
+    loader = combine(datasets, num_ranks=2, rank=0, **{**MIX, **EPOCH, **steps, "batch_size": 5})
     whole, _ = run(datasets, 1, None, loader.state_dict(), **EPOCH, **steps, batch_size=5)  # nothing was delivered yet
     assert len(whole) == 120
     same, _ = run(datasets, 1, None, state, **EPOCH, **steps, batch_size=10)  # as many rows per step
@@ -198,17 +198,15 @@ def test_an_elastic_resume_refuses_other_steps_and_names_their_rows(datasets: An
 def test_weights_that_only_order_rows_read_each_once(datasets: Any) -> None:
     """First web alone, as far as it goes; then what is left in equal parts; weight 0 comes last."""
     weights = [(0, {"web": 1, "code": 0}), (40, {"web": 1, "code": 1}), (60, {"web": 0, "code": 1})]
-    loader, dataset = combine(
-        datasets, num_ranks=1, rank=0, batch_size=10, **{**MIX, "weights": Weights(weights, at="row")}
-    )
+    loader = combine(datasets, num_ranks=1, rank=0, batch_size=10, **{**MIX, "weights": Weights(weights, at="row")})
     batches = [batch["id"].tolist() for batch in loader]
     assert [counts(batch) for batch in batches] == [(10, 0)] * 4 + [(5, 5)] * 2 + [(0, 10), (7, 3), (4, 0)]
     assert len(set(ids(loader))) == 84
-    assert "from step 4 (row 40) on 50.0% 'code', 50.0% 'web'" in dataset.describe().mix
+    assert "from step 4 (row 40) on 50.0% 'code', 50.0% 'web'" in loader.describe().mix
 
 
 def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any) -> None:
-    _, dataset = combine(datasets, num_ranks=2, rank=0, batch_size=5, **EPOCH, **MIX)
+    dataset = combine(datasets, num_ranks=2, rank=0, batch_size=5, **EPOCH, **MIX).dataset
     assert dataset.describe(1).mix == (
         "each batch has rows of each, in epoch 1: 87.5% 'code' (105 rows, 4.57 laps), 12.5% 'web' (15 rows, 0.246 laps)"
         "; from step 0 (row 0) on 10.0% 'code', 90.0% 'web'; from step 9 (row 90) on 50.0% 'code', 50.0% 'web'; "
@@ -216,14 +214,14 @@ def test_describe_says_what_an_epoch_takes_and_when_weights_change(datasets: Any
     )
     assert dataset.describe(0).not_delivered == 0
     many = [(row, EQUAL) for row in range(7)]
-    _, dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": Weights(many, at="row")})
+    dataset = combine(datasets, num_ranks=1, rank=0, **EPOCH, **{**MIX, "weights": Weights(many, at="row")}).dataset
     assert dataset.describe().mix.endswith("from step 0 (row 3) on 50.0% 'code', 50.0% 'web'; and 3 more changes")
 
 
 def test_combinations_may_be_parts_but_their_weights_are_constant(datasets: Any) -> None:
     text = combine(datasets, weights={"web": 3, "code": 1})
     weights = [(0, {"text": 1, "code": 0}), (60, {"text": 1, "code": 1})]
-    loader, _ = combine(
+    loader = combine(
         {"text": text, "code": datasets["code"]}, weights=Weights(weights, at="row"), rows_per_epoch=120, batch_size=20,
         num_ranks=1, rank=0, source_key="source",
     )  # fmt: skip
@@ -322,7 +320,7 @@ def test_a_combination_without_rows_may_have_weight_only_in_the_order(datasets: 
     nothing = structured(tmp_path / "a.parquet", filters=[("id", "<", 0)], count_rows=True)
     parts = [datasets["web"], combine([nothing, nothing])]
     weights = [(0, [0, 1]), (9, [1, 0])]
-    loader, _ = combine(parts, weights=weights, num_ranks=1, rank=0)
+    loader = combine(parts, weights=weights, num_ranks=1, rank=0)
     assert len(ids(loader)) == 61
     with pytest.raises(EmptyDatasetError, match="dataset '1/0' has no rows"):
         combine(parts, weights=weights, rows_per_epoch=20)

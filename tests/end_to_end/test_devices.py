@@ -227,7 +227,7 @@ def test_a_combination(folder: str, device: str) -> None:
     for options in ({"batches": "proportional", "weights": [1, 2]}, {"batches": "single"}, {"batches": "splits"}):
         parts = [StructuredDataset.create_dataloader(folder, columns=["id", "city"])[1] for _ in range(2)]
         expected, found = (
-            read(combine(parts, batch_size=6, num_workers=0, device=where, **options)[0]) for where in (None, device)
+            read(combine(parts, batch_size=6, num_workers=0, device=where, **options)) for where in (None, device)
         )
         assert expected
         assert found == expected

@@ -135,7 +135,7 @@ def test_samples_that_are_drawn_anew_each_time_do_not_change_the_plan() -> None:
     for scale in (1, 100_000):
         noisy = Noisy(640)
         noisy.scale = scale
-        _, dataset = combine([noisy], num_ranks=4, rank=0, **ROTATE, shuffle=True, split_rows=10)
+        dataset = combine([noisy], num_ranks=4, rank=0, **ROTATE, shuffle=True, split_rows=10).dataset
         splits.append([(split.file.path, split.row_range) for split in dataset.source.splits])
         tasks = dataset.plan(0).tasks(0)
         assert all(task.size_bytes <= 2**26 for task in tasks)
@@ -162,7 +162,7 @@ def test_dist_world_size_matches_the_world_size(monkeypatch: pytest.MonkeyPatch)
     # Found from the launcher: at first use.
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    loader, _ = combine([Utterances(64)], **ROTATE)
+    loader = combine([Utterances(64)], **ROTATE)
     for use in (lambda: len(loader), lambda: next(iter(loader))):
         with pytest.raises(ShardingError, match=r"dist_world_size=4 must match .* num_ranks=2"):
             use()

@@ -110,7 +110,7 @@ def test_the_description_shows_the_entry(data: str) -> None:
 
 
 def test_datasets_of_a_combination_are_joined_alike(data: str) -> None:
-    loader, _ = combine([make(data)[1], make(data)[1]], batch_size=50)
+    loader = combine([make(data)[1], make(data)[1]], batch_size=50)
     (batch,) = loader
     assert list(batch) == ["id", "sparse", "dense"]
     rows = batch["id"].tolist()

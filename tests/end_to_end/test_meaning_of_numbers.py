@@ -48,7 +48,7 @@ def dataset(folder: Path, name: str, values: Any, **options: Any) -> Any:
 
 
 def rows(datasets: list[Any], **options: Any) -> list[Any]:
-    loader, _ = combine(datasets, batch_size=2, batches="splits", **options)
+    loader = combine(datasets, batch_size=2, batches="splits", **options)
     return [row for batch in loader for row in batch["x"].tolist()]
 
 
@@ -74,7 +74,7 @@ def test_a_combination_is_in_the_finest_unit_of_its_datasets(
     datasets = [dataset(tmp_path, name, column(kind), **options) for name, kind in (("a", first), ("b", second))]
     assert rows(datasets) == [expected] * 4
     for batches in ("proportional", "single"):
-        loader, _ = combine(datasets, batch_size=2, batches=batches)
+        loader = combine(datasets, batch_size=2, batches=batches)
         assert [row for batch in loader for row in batch["x"].tolist()] == [expected] * 4
 
 
@@ -93,13 +93,13 @@ def test_nulls_lists_and_casts_are_in_the_finest_unit_too(tmp_path: Path) -> Non
     nulls = {"nulls": Fill({"x": [5]})}
     one = dataset(tmp_path, "null list", pa.array([None, [DAY]], pa.list_(pa.timestamp("s"))), **nulls)
     other = dataset(tmp_path, "lists", pa.array([[DAY]] * 2, pa.list_(pa.timestamp("ms"))))
-    loader, _ = combine([one, other], batch_size=4, batches="splits")
+    loader = combine([one, other], batch_size=4, batches="splits")
     assert next(iter(loader))["x"]["values"].tolist() == [5000, *[MICROSECONDS // 1000] * 3]
     lists = [
         dataset(tmp_path, f"list of {unit}", pa.array([[DAY], [DAY, DAY]], pa.list_(pa.timestamp(unit))))
         for unit in ("s", "ms")
     ]
-    loader, _ = combine(lists, batch_size=4, batches="splits")
+    loader = combine(lists, batch_size=4, batches="splits")
     (batch,) = list(loader)
     assert batch["x"]["values"].tolist() == [MICROSECONDS // 1000] * 6
     floats = [

@@ -66,15 +66,15 @@ def on_ranks(folder: Path, ranks: int, epoch: int = 0, names: Any = ROWS, **opti
     """The batches of each rank; every value of a row is checked."""
     found = []
     for rank in range(ranks):
-        loader, dataset = combine(parts(folder, names), num_ranks=ranks, rank=rank, **options)
-        dataset.set_epoch(epoch)
+        loader = combine(parts(folder, names), num_ranks=ranks, rank=rank, **options)
+        loader.set_epoch(epoch)
         batches = list(loader)
-        assert len(batches) == len(loader) == dataset.plan(epoch).steps
-        assert sum(len(batch["id"]) for batch in real(batches)) == dataset.plan(epoch).rows
+        assert len(batches) == len(loader) == loader.plan(epoch).steps
+        assert sum(len(batch["id"]) for batch in real(batches)) == loader.plan(epoch).rows
         for batch in batches:
             check_values(batch)
         found.append(batches)
-        dataset.close()
+        loader.close()
     return found
 
 
@@ -121,13 +121,13 @@ def test_more_processes_than_datasets_read_two_passes_and_a_part_of_one(folder: 
     names = ["web", "code"]
     (expected,) = on_ranks(folder, 1, 0, names, num_workers=0, **MIX)
     workers: dict[str, Any] = {"num_workers": 3, "worker_mode": "processes"}
-    loader, dataset = combine(parts(folder, names), num_ranks=1, rank=0, **workers, **MIX)
-    dataset.set_epoch(0)
+    loader = combine(parts(folder, names), num_ranks=1, rank=0, **workers, **MIX)
+    loader.set_epoch(0)
     assert ids([next(iter(loader))]) == ids(expected[:1])
     for _ in range(2):
-        dataset.set_epoch(0)
+        loader.set_epoch(0)
         assert ids(loader) == ids(expected)
-    dataset.close()
+    loader.close()
 
 
 @pytest.mark.parametrize("shuffle", [False, "splits", True])
@@ -219,13 +219,13 @@ def test_a_dataset_smaller_than_a_step_may_be_part_of_a_mix_of_every_row(
 ) -> None:
     options = {"batches": "single", "even": "drop", "batch_size": 6, "num_ranks": 2, "rank": 0, "num_workers": 0}
     with caplog.at_level("WARNING", "torch_dataloader_utils"):
-        loader, _ = combine(parts(folder), **options)
+        loader = combine(parts(folder), **options)
     assert (
         "takes N=11 rows of dataset 'books', which fill no batch of B=6 on R=2 ranks: it is never read" in caplog.text
     )
     assert len(ids(loader)) == (61 // 12 + 23 // 12) * 6
     nothing = parts(folder, ["books"], filters=[("id", "<", 0)], count_rows=True)
-    loader, _ = combine({**parts(folder, ["web"]), **nothing}, **options)
+    loader = combine({**parts(folder, ["web"]), **nothing}, **options)
     assert len(ids(loader)) == 61 // 12 * 6
 
 
@@ -266,18 +266,18 @@ MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_resume_at_every_step_is_exact(folder: Path, mode: dict[str, Any]) -> None:
     options = {**MIX, **mode, "num_ranks": 2, "rank": 1, "num_workers": 0}
-    loader, dataset = combine(parts(folder), **options)
-    dataset.set_epoch(1)
+    loader = combine(parts(folder), **options)
+    loader.set_epoch(1)
     expected, states = [], []
     for batch in loader:
         expected.append(batch["id"].tolist())
         states.append(loader.state_dict())
-    resumed, other = combine(parts(folder), **options)
+    resumed = combine(parts(folder), **options)
     for step, state in enumerate(states[:-1], 1):
         resumed.load_state_dict(state)
         assert [batch["id"].tolist() for batch in resumed] == expected[step:]
         if step < 3:
-            assert [other.rows_of(1, step - 1)] == [dataset.rows_of(1, step - 1)]
+            assert resumed.dataset.rows_of(1, step - 1) == loader.dataset.rows_of(1, step - 1)
     resumed.load_state_dict(states[-1])
     assert list(resumed) == []
 
@@ -306,9 +306,9 @@ def run(folder: Path, ranks: int, steps: int | None, state: Any, **options: Any)
     """The rows of a few steps on all ranks, and the state after them."""
     taken: list[int] = []
     for rank in range(ranks):
-        loader, dataset = combine(parts(folder), num_ranks=ranks, rank=rank, num_workers=0, **{**MIX, **options})
+        loader = combine(parts(folder), num_ranks=ranks, rank=rank, num_workers=0, **{**MIX, **options})
         if state is None:
-            dataset.set_epoch(1)
+            loader.set_epoch(1)
         else:
             loader.load_state_dict(state)
         batches = [batch for _, batch in zip(range(steps or 1000), loader, strict=False)]
@@ -328,8 +328,8 @@ def test_changed_weights_begin_a_new_phase_of_the_same_rows(folder: Path) -> Non
 
 def test_skipped_steps_keep_the_quotas(folder: Path) -> None:
     (expected,) = on_ranks(folder, 1, **MIX)
-    loader, dataset = combine(parts(folder), num_ranks=1, rank=0, **MIX)
-    dataset.skip_steps(2, 6)
+    loader = combine(parts(folder), num_ranks=1, rank=0, **MIX)
+    loader.skip_steps(2, 6)
     assert ids(loader) == ids([*expected[:2], *expected[6:]])
 
 
@@ -337,7 +337,7 @@ def test_laps_are_those_of_all_ranks_and_epochs(folder: Path) -> None:
     wanted = dict.fromkeys(ROWS, 1.5)
     laps: dict[str, list[float]] = {name: [] for name in ROWS}
     for rank in range(2):
-        loader, _ = combine(parts(folder), repeat=wanted, num_ranks=2, rank=rank, batch_size=7)
+        loader = combine(parts(folder), repeat=wanted, num_ranks=2, rank=rank, batch_size=7)
         epochs = [list(loader) and loader.metrics() for _ in range(2)]
         for name in ROWS:
             laps[name].append(loader.metrics(total=True)[f"laps/{name}"])
@@ -348,34 +348,34 @@ def test_laps_are_those_of_all_ranks_and_epochs(folder: Path) -> None:
 
 
 def test_metrics_and_a_column_name_the_datasets(folder: Path) -> None:
-    loader, dataset = combine(parts(folder), source_key="source", num_ranks=1, rank=0, **MIX)
+    loader = combine(parts(folder), source_key="source", num_ranks=1, rank=0, **MIX)
     for batch in loader:
         names = [sorted(ROWS)[number] for number in batch["source"].tolist()]
         assert names == [source(row) for row in batch["id"].tolist()]
     metrics = loader.metrics(total=True)
     assert {name: metrics[f"rows/{name}"] for name in ROWS} == ROWS
     assert {metrics[f"laps/{name}"] for name in ROWS} == {1.0}
-    assert dataset.describe().keys[-1].dtype == "int64"
-    arrow, _ = combine(parts(folder, output_format="arrow"), source_key="source", output_format="arrow", even="pad")
+    assert loader.describe().keys[-1].dtype == "int64"
+    arrow = combine(parts(folder, output_format="arrow"), source_key="source", output_format="arrow", even="pad")
     table = pa.Table.from_batches(list(arrow))
     assert table["source"].to_pylist() == [source(row) for row in table["id"].to_pylist()]
-    numbered, _ = combine([Plain(4), Plain(4, first=4)], source_key="source", batch_size=4, worker_mode="processes",
+    numbered = combine([Plain(4), Plain(4, first=4)], source_key="source", batch_size=4, worker_mode="processes",
                           num_workers=1)  # fmt: skip
     assert [batch["source"].tolist() for batch in numbered] == [[0, 0, 1, 1]] * 2
 
 
 def test_datasets_may_be_loaders_and_paths(folder: Path) -> None:
     loader, _ = StructuredDataset.create_dataloader(folder / "web.parquet")
-    mixed, dataset = combine({"web": loader, "code": folder / "code.parquet"}, weights={"web": 3, "code": 1})
+    mixed = combine({"web": loader, "code": folder / "code.parquet"}, weights={"web": 3, "code": 1})
     assert len(ids(mixed)) == 84
-    assert dataset.describe().mix == "each batch has rows of each: 27.4% 'code' (23 rows), 72.6% 'web' (61 rows)"
+    assert mixed.describe().mix == "each batch has rows of each: 27.4% 'code' (23 rows), 72.6% 'web' (61 rows)"
     repeated = combine([folder / "web.parquet", folder / "code.parquet"], batches="single", stop="all", weights=[1, 1])
-    assert repeated[1].describe().mix == "each batch is of one: 50.0% 0 (61 rows), 50.0% 1 (61 rows, 2.65 laps)"
+    assert repeated.describe().mix == "each batch is of one: 50.0% 0 (61 rows), 50.0% 1 (61 rows, 2.65 laps)"
 
 
 def test_merged_splits_are_described(folder: Path, tmp_path: Path) -> None:
     def mix(**options: Any) -> str:
-        return combine(parts, batches="splits", num_ranks=1, rank=0, **options)[1].describe().mix
+        return combine(parts, batches="splits", num_ranks=1, rank=0, **options).describe().mix
 
     parts: Any = {"web": folder / "web.parquet", "code": folder / "code.parquet"}
     in_proportion = "splits are merged in proportion to their size: 27.4% 'code' (23 rows), 72.6% 'web' (61 rows)"
@@ -389,7 +389,7 @@ def test_merged_splits_are_described(folder: Path, tmp_path: Path) -> None:
         "splits are merged in proportion to their size: 'more' (rows known only after reading), 'web' (58 rows before "
         "filters)"
     )
-    assert combine({"web": filtered}, batches="splits", num_ranks=1, rank=0)[1].describe().mix == ""
+    assert combine({"web": filtered}, batches="splits", num_ranks=1, rank=0).describe().mix == ""
 
 
 def test_the_subsets_of_datasets_are_named(folder: Path) -> None:
@@ -397,7 +397,7 @@ def test_the_subsets_of_datasets_are_named(folder: Path) -> None:
         return StructuredDataset.create_dataloader(folder / f"{name}.parquet", **options)[1]
 
     def subset(datasets: Any) -> str:
-        return combine(datasets, num_ranks=1, rank=0)[1].describe().subset
+        return combine(datasets, num_ranks=1, rank=0).describe().subset
 
     web, code = part("web", limit=5), part("code", fraction=0.5)
     inner = combine({"web": web, "books": part("books")})
@@ -411,15 +411,15 @@ def test_the_subsets_of_datasets_are_named(folder: Path) -> None:
 
 def test_a_dataset_may_be_a_list_of_paths_and_not_a_dict(folder: Path) -> None:
     files = [folder / "web.parquet", str(folder / "code.parquet")]
-    loader, dataset = combine({"text": files, "books": (folder / "books.parquet",)}, num_ranks=1, rank=0)
+    loader = combine({"text": files, "books": (folder / "books.parquet",)}, num_ranks=1, rank=0)
     assert sorted(ids(loader)) == sorted(FIRST[name] + row for name, rows in ROWS.items() for row in range(rows))
-    assert "'text' (84 rows)" in dataset.describe().mix
+    assert "'text' (84 rows)" in loader.describe().mix
     with pytest.raises(OptionError, match=r"dataset 'text' is dict: .*pass combine\({...}\)"):
         combine({"text": {"web": files[0]}, "books": folder / "books.parquet"})
 
 
 def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None:
-    loader, _ = combine([folder / "web.parquet", folder / "code.parquet"], weights=[1, 1], shuffle=True, batch_size=10)
+    loader = combine([folder / "web.parquet", folder / "code.parquet"], weights=[1, 1], shuffle=True, batch_size=10)
     assert [counts(batch) for batch in loader][:4] == [{"web": 5, "code": 5}] * 4
 
 
@@ -479,7 +479,7 @@ def test_the_order_of_names_decides_and_not_that_of_a_dict(folder: Path) -> None
     for names in (list(ROWS), sorted(ROWS)):
         weights = {name: ROWS[name] // 10 for name in names}
         options: dict[str, Any] = {**MIX, "weights": weights, "stop": "all", "source_key": "source", "num_workers": 0}
-        loader, _ = combine(parts(folder, names), num_ranks=1, rank=0, **options)
+        loader = combine(parts(folder, names), num_ranks=1, rank=0, **options)
         found.append((loader, [(batch["id"].tolist(), batch["source"].tolist()) for batch in loader]))
     assert found[0][1] == found[1][1]
     (loader, _), (other, _) = found
@@ -532,7 +532,7 @@ def test_unknown_row_counts_name_the_dataset_and_the_remedy(folder: Path) -> Non
     with pytest.raises(CountsRequiredError, match=r"that of dataset 'web' .*count_rows=True.*batches='splits'"):
         combine({**filtered, **parts(folder, ["code"])})
     counted = parts(folder, ["web"], filters=[("id", "<", 40)], count_rows=True)
-    loader, _ = combine({**counted, **parts(folder, ["code"])}, **MIX)
+    loader = combine({**counted, **parts(folder, ["code"])}, **MIX)
     assert sorted(ids(loader)) == [*range(40), *range(1000, 1023)]
     nothing = parts(folder, ["web"], filters=[("id", "<", 0)], count_rows=True)
     with pytest.raises(EmptyDatasetError, match=r"dataset 'web' has no rows"):
@@ -540,7 +540,7 @@ def test_unknown_row_counts_name_the_dataset_and_the_remedy(folder: Path) -> Non
 
 
 def test_a_foreign_loader_may_have_one_worker(folder: Path) -> None:
-    _, dataset = combine(parts(folder), **MIX)
+    dataset = combine(parts(folder), **MIX).dataset
     assert len(ids(DataLoader(dataset, batch_size=None, num_workers=0))) == sum(ROWS.values())
     with pytest.raises(OptionError, match="a mix within 2 workers"):
         Epochs(dataset.source, dataset.options, lambda: None, worker=(0, 2))
@@ -552,7 +552,7 @@ def test_batches_of_blocks_of_many_steps_are_those_cut_alone(tmp_path: Path) -> 
         numbers = np.arange(first, first + rows)
         table = pa.table({"id": numbers, "x": [[float(n)] * 2 for n in numbers]})
         pq.write_table(table.cast(pa.schema({"id": pa.int64(), "x": pa.list_(pa.float32(), 2)})), tmp_path / name)
-    loader, dataset = combine([tmp_path / "a", tmp_path / "b"], batch_size=64, num_ranks=1, rank=0)
+    loader = combine([tmp_path / "a", tmp_path / "b"], batch_size=64, num_ranks=1, rank=0)
     batches = list(loader)
     at = {0: 0, 10_000: 10_000}
     for step, batch in enumerate(batches):
@@ -565,4 +565,4 @@ def test_batches_of_blocks_of_many_steps_are_those_cut_alone(tmp_path: Path) -> 
         if step == 0:
             batch["id"].zero_()
     assert at == {0: 5_000, 10_000: 13_333}
-    assert dataset.plan().schedule is not None
+    assert loader.plan().schedule is not None

@@ -50,11 +50,11 @@ def test_batches_hold_the_product_of_the_shares_on_every_rank(datasets: Any, ran
     options = {**MIX, **SHARES, "rows_per_epoch": 36 * ranks, "num_workers": workers}
     seen: list[int] = []
     for rank in range(ranks):
-        loader, dataset = nested(datasets, num_ranks=ranks, rank=rank, **options)
+        loader = nested(datasets, num_ranks=ranks, rank=rank, **options)
         batches = [batch["id"].tolist() for batch in loader]
         assert [counts(rows) for rows in batches] == [{"text/web": 3, "text/books": 1, "code": 2}] * 6
         seen += sum(batches, [])
-        dataset.close()
+        loader.close()
     times = Counter(seen)
     for name, rows in ROWS.items():
         each = [times[FIRST[name] + row] for row in range(rows)]
@@ -68,22 +68,22 @@ def test_a_nested_mix_is_the_flat_one_with_the_weights_multiplied(datasets: Any,
     for more in ({"stop": "all"}, {"stop": "first"}, {}, {"rows_per_epoch": 100}, {"batches": "single"}):
         shares = {"weights": {"web": 3, "books": 1}} if inner is None else {}
         within = {**shares, "batches": more.get("batches", "proportional")}
-        one, _ = nested(datasets, within, num_ranks=1, rank=0, **MIX, **SHARES, **more)
-        flat, _ = combine(datasets, num_ranks=1, rank=0, weights=weights, **MIX, **more)
+        one = nested(datasets, within, num_ranks=1, rank=0, **MIX, **SHARES, **more)
+        flat = combine(datasets, num_ranks=1, rank=0, weights=weights, **MIX, **more)
         assert [batch["id"].tolist() for batch in one] == [batch["id"].tolist() for batch in flat]
 
 
 def test_without_weights_nesting_changes_nothing(datasets: Any) -> None:
-    one, _ = nested(datasets, {}, num_ranks=1, rank=0, **MIX)
-    flat, _ = combine(datasets, num_ranks=1, rank=0, **MIX)
+    one = nested(datasets, {}, num_ranks=1, rank=0, **MIX)
+    flat = combine(datasets, num_ranks=1, rank=0, **MIX)
     assert [batch["id"].tolist() for batch in one] == [batch["id"].tolist() for batch in flat]
 
 
 def test_splits_are_merged_by_the_same_weights(datasets: Any) -> None:
     inner: dict[str, Any] = {"batches": "splits", "weights": {"web": 3, "books": 1}}
     options: dict[str, Any] = {"num_ranks": 1, "rank": 0, "split_rows": 6, "batches": "splits"}
-    one, _ = nested(datasets, inner, **options, **SHARES)
-    flat, _ = combine(datasets, weights=dict(zip(ROWS, [1.5, 0.5, 1], strict=True)), **options)
+    one = nested(datasets, inner, **options, **SHARES)
+    flat = combine(datasets, weights=dict(zip(ROWS, [1.5, 0.5, 1], strict=True)), **options)
     assert ids(one) == ids(flat)
     assert Counter(ids(one)) == EVERY
 
@@ -92,18 +92,18 @@ def test_splits_are_merged_by_the_same_weights(datasets: Any) -> None:
 def test_resume_at_every_step_is_exact(datasets: Any, worker_mode: str) -> None:
     options = {**MIX, **SHARES, "stop": "all", "even": "pad", "num_ranks": 2, "rank": 1}
     options |= {"num_workers": 2, "worker_mode": worker_mode} if worker_mode == "processes" else {"num_workers": 0}
-    loader, dataset = nested(datasets, **options)
-    dataset.set_epoch(1)
+    loader = nested(datasets, **options)
+    loader.set_epoch(1)
     expected, states = [], []
     for batch in loader:
         expected.append(batch["id"].tolist())
         states.append(loader.state_dict())
-    dataset.close()
-    resumed, other = nested(datasets, **options)
+    loader.close()
+    resumed = nested(datasets, **options)
     for step, state in list(enumerate(states, 1))[:: 1 if worker_mode == "threads" else 7]:
         resumed.load_state_dict(state)
         assert [batch["id"].tolist() for batch in resumed] == expected[step:]
-    other.close()
+    resumed.close()
 
 
 @pytest.mark.parametrize(("ranks", "then"), [(1, 3), (2, 1), (3, 2)])
@@ -112,11 +112,9 @@ def test_an_elastic_resume_delivers_every_row_once(datasets: Any, ranks: int, th
     state = None
     for now, steps, size in ((ranks, 2, 6), (then, 2, 4), (1, None, 5)):
         for rank in range(now):
-            loader, dataset = nested(
-                datasets, num_ranks=now, rank=rank, num_workers=0, **{**MIX, **SHARES, "batch_size": size}
-            )
+            loader = nested(datasets, num_ranks=now, rank=rank, num_workers=0, **{**MIX, **SHARES, "batch_size": size})
             if state is None:
-                dataset.set_epoch(1)
+                loader.set_epoch(1)
             else:
                 loader.load_state_dict(state)
             taken += ids([batch for _, batch in zip(range(steps or 1000), loader, strict=False)])
@@ -126,18 +124,18 @@ def test_an_elastic_resume_delivers_every_row_once(datasets: Any, ranks: int, th
 
 
 def test_names_are_paths(datasets: Any) -> None:
-    loader, dataset = nested(datasets, source_key="source", num_ranks=1, rank=0, **MIX, **SHARES)
+    loader = nested(datasets, source_key="source", num_ranks=1, rank=0, **MIX, **SHARES)
     for batch in loader:
         assert [sorted(ROWS)[number] for number in batch["source"].tolist()] == list(map(name_of, batch["id"].tolist()))
     assert {name: loader.metrics(total=True)[f"rows/{name}"] for name in ROWS} == ROWS
-    assert "27.0% 'code' (31 rows), 20.0% 'text/books' (23 rows), 53.0% 'text/web' (61 rows)" in dataset.describe().mix
+    assert "27.0% 'code' (31 rows), 20.0% 'text/books' (23 rows), 53.0% 'text/web' (61 rows)" in loader.describe().mix
 
 
 def test_any_depth_lists_map_style_datasets_and_pickled_combinations(datasets: Any) -> None:
     inner = combine([Plain(20, first=5000), Plain(10, first=6000)], weights=[1, 1])
-    middle = combine({"samples": inner, "code": Plain(30, first=7000)})[1]
-    outer, dataset = combine([pickle.loads(pickle.dumps(middle)), Plain(60, first=8000)], weights=[1, 1], stop="all")
-    assert dataset.describe().mix == (
+    middle = combine({"samples": inner, "code": Plain(30, first=7000)}).dataset
+    outer = combine([pickle.loads(pickle.dumps(middle)), Plain(60, first=8000)], weights=[1, 1], stop="all")
+    assert outer.describe().mix == (
         "each batch has rows of each: 25.0% '0/code' (40 rows, 1.33 laps), 12.5% '0/samples/0' (20 rows), "
         "12.5% '0/samples/1' (20 rows, 2 laps), 50.0% '1' (80 rows, 1.33 laps)"
     )
@@ -148,7 +146,7 @@ def test_arrow_names_rows_by_path_and_pairs_may_be_parts(datasets: Any, tmp_path
     pq.write_table(pa.table({"id": range(4)}), tmp_path / "a.parquet")
     pair = StructuredDataset.create_dataloader(tmp_path / "a.parquet", output_format="arrow")
     inner = combine({"b": pair}, output_format="arrow", even="pad")
-    loader, _ = combine({"a": inner, "c": pair}, output_format="arrow", source_key="s", batch_size=8)
+    loader = combine({"a": inner, "c": pair}, output_format="arrow", source_key="s", batch_size=8)
     (batch,) = loader
     assert batch.schema.names == ["id", "s"]
     assert batch.column("s").to_pylist() == ["a/b"] * 4 + ["c"] * 4
@@ -164,7 +162,7 @@ def test_arrow_names_rows_by_path_and_pairs_may_be_parts(datasets: Any, tmp_path
     ],
 )
 def test_repeat_names_combinations_or_datasets(datasets: Any, repeat: Any, rows: tuple[int, ...]) -> None:
-    loader, _ = nested(datasets, repeat=repeat, num_ranks=1, rank=0, **MIX)
+    loader = nested(datasets, repeat=repeat, num_ranks=1, rank=0, **MIX)
     assert counts(ids(loader)) == dict(zip(ROWS, rows, strict=True))
 
 
@@ -191,11 +189,11 @@ def test_what_cannot_be_within_another_is_an_error(datasets: Any, inner: Any, op
 
 def test_repeat_tells_a_name_with_a_slash_from_a_combination(datasets: Any) -> None:
     parts = {"text/web": datasets["text/web"], "more": combine({"code": datasets["code"]})}
-    loader, _ = combine(parts, repeat={"text/web": 2}, num_ranks=1, rank=0, **MIX)
+    loader = combine(parts, repeat={"text/web": 2}, num_ranks=1, rank=0, **MIX)
     assert counts(ids(loader)) == {"text/web": 122, "code": 31}
     with pytest.raises(OptionError, match="expected names among 'more', 'more/code', 'text/web'; 'text' is none"):
         combine(parts, repeat={"text": 2})
-    loader, _ = combine({**parts, "text": datasets["text/books"]}, repeat={"text": 2}, num_ranks=1, rank=0, **MIX)
+    loader = combine({**parts, "text": datasets["text/books"]}, repeat={"text": 2}, num_ranks=1, rank=0, **MIX)
     assert counts(ids(loader)) == {"text/web": 61, "code": 31, "text/books": 46}
 
 
@@ -211,7 +209,7 @@ def test_unknown_row_counts_need_weights(tmp_path: Path) -> None:
     outer: dict[str, Any] = {"batches": "splits", "weights": [1, 1]}
     with pytest.raises(CountsRequiredError, match=r"that of dataset '0/0' .*pass weights= to each combination"):
         combine([combine([part, part], batches="splits"), part], **outer)
-    loader, _ = combine([combine([part, part], **outer), part], **outer)
+    loader = combine([combine([part, part], **outer), part], **outer)
     assert sorted(ids(loader)) == sorted([*range(9)] * 3)
 
 

@@ -165,6 +165,6 @@ def test_datasets_of_a_combination_are_padded_alike(data: str) -> None:
     zeros, ones = (StructuredDataset.create_dataloader(data, lists={"ids": Padded(value)})[1] for value in (0, 1))
     with pytest.raises(OptionError, match=r"the key 'ids' has padding None in .* but padding 1, to multiples of 1 in"):
         combine([zeros, ones])
-    loader, _ = combine([ones, ones], batch_size=12)
+    loader = combine([ones, ones], batch_size=12)
     (batch,) = loader
     assert batch["ids"]["values"][1].tolist() == [1] * 5

@@ -229,7 +229,7 @@ def test_windows_of_counted_rows_beside_a_filter_are_whole(tmp_path: Path, num_w
     odd = pc.bit_wise_and(pc.field("id"), 1) == 1  # no statistics prune it
     parts = [StructuredDataset.create_dataloader(path, num_ranks=1, rank=0) for path in (plain,)]
     parts.append(StructuredDataset.create_dataloader(filtered, num_ranks=1, rank=0, filters=odd))
-    loader, _ = combine(
+    loader = combine(
         [dataset for _, dataset in parts],
         batches="splits",
         shuffle=Shuffle(window_rows=300, open_splits=1),

@@ -1,8 +1,7 @@
 # docs/cookbook/mixing.md: stop="all"
-from torch_dataloader_utils import StructuredDataset, combine
+from torch_dataloader_utils import combine
 
-_, large = StructuredDataset.create_dataloader("data/part-[012].parquet", columns=["id", "f0"])
-_, small = StructuredDataset.create_dataloader("data/part-3.parquet", columns=["id", "f0"])
+parts = {"large": "data/part-[012].parquet", "small": "data/part-3.parquet"}
 half = {"weights": {"large": 1, "small": 1}, "batch_size": 256, "last_batch": "drop", "shuffle": True}
-loader, _ = combine({"large": large, "small": small}, stop="all", **half)
+loader = combine(parts, stop="all", columns=["id", "f0"], **half)
 from_small = [int((batch["id"] >= 3000).sum()) for batch in loader]

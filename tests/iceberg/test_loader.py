@@ -391,7 +391,7 @@ def test_a_table_and_files_together(numbers: Table, tmp_path: Path, ranks: int) 
     found = []
     for rank in range(ranks):
         options = {"num_ranks": ranks, "rank": rank, "batch_size": 16, "shuffle": True, "num_workers": 2}
-        loader, _ = combine([table, files], **options)
+        loader = combine([table, files], **options)
         steps = len(loader)
         batches = list(loader)
         assert steps == len(batches)

@@ -148,8 +148,8 @@ def test_states_metrics_and_combinations_know_what_was_left_out(numbers: Any) ->
     files = Path(path).parent.parent / "other.parquet"
     write(pa.table({"id": [100]}), files)
     _, other = StructuredDataset.create_dataloader(str(files), num_ranks=1, rank=0)
-    combined, both = combine([dataset, other], num_ranks=1, rank=0, num_workers=0)
-    assert [file.path for file in both.source.skipped] == [path]
+    combined = combine([dataset, other], num_ranks=1, rank=0, num_workers=0)
+    assert [file.path for file in combined.dataset.source.skipped] == [path]
     assert sorted(i for batch in combined for i in batch["id"].tolist()) == [*left, 100]
 
 

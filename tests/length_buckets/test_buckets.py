@@ -242,7 +242,7 @@ def test_combined_rows_share_batches_only_by_splits(data: str) -> None:
     options = {"batch_tokens": Buckets(48, by="labels"), "batch_size": 6}
     with pytest.raises(OptionError, match="batches='splits'"):
         combine(parts, **options)
-    loader, _ = combine(parts, batches="splits", **options)
+    loader = combine(parts, batches="splits", **options)
     assert sorted(held(loader)) == sorted([1000 * i for i in range(60)] * 2)
 
 

@@ -314,10 +314,10 @@ def test_many_keys_and_ranks_are_cut(tmp_path: Path) -> None:
 
 def test_a_combination(folder: Path) -> None:
     _, files = StructuredDataset.create_dataloader(str(folder), columns=["id"])
-    shown = combine([files, files], batch_size=10, num_ranks=2, rank=0)[1].describe()
+    shown = combine([files, files], batch_size=10, num_ranks=2, rank=0).describe()
     assert (shown.dataset, shown.files, shown.rows, shown.segment_name) == ("CombinedDataset", 6, 240, "segment")
     assert [key.key for key in shown.keys] == ["id"]
-    samples = combine([Utterances(40, total_shards=4, dist_world_size=1), Utterances(16, 4, 1)], batch_size=4)[1]
+    samples = combine([Utterances(40, total_shards=4, dist_world_size=1), Utterances(16, 4, 1)], batch_size=4).dataset
     shown = samples.describe()
     assert [(key.key, key.dtype, key.shape) for key in shown.keys] == [
         ("id", "int64", "[B]"),
@@ -326,7 +326,7 @@ def test_a_combination(folder: Path) -> None:
     ]
     assert (shown.files, shown.rows, shown.stored_bytes) == (8, 56, 0)
     assert "stored" not in str(shown)
-    assert combine([Plain(5)], output_format="arrow")[1].describe().keys[0].dtype == "int64"
+    assert combine([Plain(5)], output_format="arrow").describe().keys[0].dtype == "int64"
 
 
 def test_a_table_with_deleted_rows(tmp_path: Path) -> None:

@@ -145,10 +145,10 @@ def test_rows_of_a_combination_are_counted_by_source(
     _, first = make(folder)
     _, second = make(folder, filters=[("id", ">=", 700)])
     splits = {"batches": "splits", **options}
-    loader, dataset = combine([first, second], batch_size=64, num_ranks=1, rank=0, **executor, **splits)
+    loader = combine([first, second], batch_size=64, num_ranks=1, rank=0, **executor, **splits)
     list(loader)
-    dataset.close()
-    values = dataset.metrics()
+    loader.close()
+    values = loader.metrics()
     assert (values["rows/0"], values["rows/1"]) == (TOTAL, TOTAL - 700)
     assert values["rows"] == values["rows/0"] + values["rows/1"]
 
@@ -157,18 +157,18 @@ def test_a_resumed_block_counts_what_is_left_of_it(folder: Path) -> None:
     _, first = make(folder)
     _, second = make(folder)
 
-    def combined() -> tuple[Any, Any]:
+    def combined() -> Any:
         return combine([first, second], batch_size=30, num_ranks=1, rank=0, shuffle_buffer_size=250, batches="splits")
 
-    loader, _ = combined()
+    loader = combined()
     iterator = iter(loader)
     for _ in range(5):
         next(iterator)
     state = loader.state_dict()
-    loader, dataset = combined()
+    loader = combined()
     loader.load_state_dict(state)
     list(loader)
-    values = dataset.metrics()
+    values = loader.metrics()
     assert values["rows"] == 2 * TOTAL - 150
     assert values["rows/0"] + values["rows/1"] == pytest.approx(values["rows"])
 

@@ -54,9 +54,9 @@ def _matched(pattern: re.Pattern[str], line: str) -> re.Match[str]:
 
 def test_a_scrape_is_valid_complete_and_resets_nothing(folder: Path) -> None:
     _, first = make(folder)
-    loader, dataset = combine([first, first], batch_size=50, num_ranks=2, rank=1, num_workers=2)
+    dataset = combine([first, first], batch_size=50, num_ranks=2, rank=1, num_workers=2).dataset
     for _ in range(2):
-        list(loader)
+        list(dataset)
         text = dataset.metrics_text(detail=True)
     samples = parsed(text)
     assert len(samples) == len(dataset.metrics(detail=True, total=True).keys() - {"batch_s"})

@@ -206,9 +206,9 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     options = {"pack": PACK, "batch_size": 3}
     with pytest.raises(OptionError, match="batches='splits'"):
         combine(parts, **options)
-    loader, _ = combine(parts, batches="splits", **options)
+    loader = combine(parts, batches="splits", **options)
     assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
-    loader, _ = combine(parts, batches="splits", num_ranks=1, rank=0, steps_per_epoch=40, **options)
+    loader = combine(parts, batches="splits", num_ranks=1, rank=0, steps_per_epoch=40, **options)
     batches = list(loader)
     assert len(batches) == 40
     real = [{key: batch[key][batch["valid"]] for key in ("input_ids", "document_ids")} for batch in batches]
@@ -297,7 +297,7 @@ def test_a_field_of_a_struct_is_packed_by_its_name(mixed: str) -> None:
 def test_columns_of_combined_documents_that_are_not_packed_are_left_out(data: str) -> None:
     parts = [StructuredDataset.create_dataloader(data)[1] for _ in range(2)]
     some, every = (
-        batches(combine(parts, pack=pack, batches="splits", num_ranks=1, rank=0, num_workers=0)[0])
+        batches(combine(parts, pack=pack, batches="splits", num_ranks=1, rank=0, num_workers=0))
         for pack in (Pack(LENGTH, columns=["labels"]), LENGTH)
     )
     assert [{name: item for name, item in batch.items() if name != "input_ids"} for batch in every] == some

@@ -318,7 +318,7 @@ def test_tokens_of_combined_datasets_are_counted_if_their_rows_were(tmp_path: Pa
 
     def combined(*parts: Any) -> Any:
         packed = {"pack": WRAP, "batch_size": 3}
-        return combine(parts, batches="splits", split_rows=20, num_ranks=1, rank=0, num_workers=0, **packed)[0]
+        return combine(parts, batches="splits", split_rows=20, num_ranks=1, rank=0, num_workers=0, **packed)
 
     plain, filters = part("a.parquet"), [("keep", "=", 1)]
     odd = sum(size for row, size in enumerate(lengths) if row % 2)
@@ -330,7 +330,7 @@ def test_tokens_of_combined_datasets_are_counted_if_their_rows_were(tmp_path: Pa
     ):
         expected = (sum(lengths) + tokens) // LENGTH
         for parts in ([plain], [combine([plain], batches="splits")]):
-            with pytest.raises(CountsRequiredError, match=r"dataset '?1'? .*count_rows=True in its create_dataloader"):
+            with pytest.raises(CountsRequiredError, match=r"dataset '?1'? .*count_rows=True for it"):
                 combined(*parts, part(name, **options))
             loader = combined(*parts, part(name, count_rows=True, **options))
             steps = len(loader)
@@ -347,12 +347,12 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"num_ranks": 1, "rank": 0, "num_workers": 0}
     parts = [StructuredDataset.create_dataloader(path, **options)[1] for path in (data, other)]
     packing = {"pack": WRAP, "batch_size": 3}
-    loader, _ = combine(parts, batches="splits", **packing, **options)
+    loader = combine(parts, batches="splits", **packing, **options)
     steps, found = len(loader), list(loader)
     assert len(found) == steps
     assert sum(batch["input_ids"].numel() for batch in found) == (TOKENS + 400) // LENGTH * LENGTH
     filtered = StructuredDataset.create_dataloader(data, fraction=0.5, **options)[1]
-    with pytest.raises(CountsRequiredError, match=r"With count_rows=True in its .* Use pack=Pack\(16\)"):
+    with pytest.raises(CountsRequiredError, match=r"With count_rows=True for it.* Use pack=Pack\(16\)"):
         combine([filtered, parts[1]], batches="splits", **packing, **options)
 
 
@@ -361,7 +361,7 @@ def test_the_mask_of_combined_documents_is_that_of_sequences(data: str, filled: 
     """It is not a column that would have to be packed."""
     packing = {"pack": WRAP, "batch_size": 3}
     given = {"num_ranks": 1, "rank": 0, "num_workers": 0, "batches": "splits"}
-    loader, _ = combine({"a": data}, **packing, **given, **filled)
+    loader = combine({"a": data}, **packing, **given, **filled)
     batches = list(loader)
     assert {batch["valid"].shape for batch in batches} == {(3, LENGTH)}
     every = [token for document in documents(LENGTHS) for token in document]

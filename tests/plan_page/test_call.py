@@ -37,7 +37,7 @@ from torch_dataloader_utils import (
     stream,
 )
 from torch_dataloader_utils.cli.texts import config_of
-from torch_dataloader_utils.plan_page.call import written
+from torch_dataloader_utils.plan_page.call import combination_values, written
 
 RANKS = {"num_ranks": 1, "rank": 0}
 ODD = 'it\'s "0"\\\n\t\x7f\u2028\U0001f4a9 #'
@@ -181,17 +181,38 @@ def test_labels_that_are_bools_and_null_stay_what_they_are(folder: Path, texts: 
 
 
 def test_a_mix_is_written_with_its_members(folder: Path, texts: Texts) -> None:
-    inner = combine({"a": str(folder), "b": str(folder)}, **RANKS)[1]
+    inner = combine({"a": str(folder), "b": str(folder)}, **RANKS).dataset
     phases = [(0, {"both": 1, "one": 1}), (10, {"both": 1, "one": 3})]
-    _, dataset = combine({"both": inner, "one": str(folder)}, weights=phases, rows_per_epoch=30, **RANKS)
-    again = by_python(texts(dataset)[0], dataset_0=inner, dataset_1=str(folder))
+    dataset = combine({"both": inner, "one": str(folder)}, weights=phases, rows_per_epoch=30, **RANKS).dataset
+    again = by_python(texts(dataset)[0], dataset_0=inner)
     assert again.options == dataset.options
     assert again.source.group == dataset.source.group
 
 
 def test_a_combination_of_one_dataset_is_no_call_of_another_name(folder: Path, texts: Texts) -> None:
-    _, dataset = combine([str(folder)], source_key="part", **RANKS)
-    assert by_python(texts(dataset)[0], dataset_0=str(folder)).options == dataset.options
+    dataset = combine([str(folder)], source_key="part", **RANKS).dataset
+    assert by_python(texts(dataset)[0]).options == dataset.options
+
+
+def test_the_parts_of_a_combination_and_their_defaults_are_written(folder: Path, texts: Texts) -> None:
+    parts: dict[str, Any] = {
+        "a": {"source": str(folder), "filters": [["id", "<", 8]], "count_rows": True},
+        "b": Files([str(folder / "part.parquet")], format="parquet"),
+    }
+    defaults: dict[str, Any] = {"columns": ["id", "name"], "strings": "codes", "nulls": {"id": Fill(-1)}}
+    loader = combine(parts, batch_size=4, **defaults, **RANKS)
+    python, text = texts(pickle.loads(pickle.dumps(loader.dataset)))
+    made = [by_python(python), hydra.utils.instantiate({"rank": 0, **yaml.safe_load(text)}).dataset]
+    for dataset in made:
+        assert dataset.options == loader.dataset.options
+        assert dataset.vocabularies() == loader.vocabularies()
+        assert [batch["id"].tolist() for batch in dataset] == [batch["id"].tolist() for batch in loader]
+
+
+def test_a_part_whose_text_would_show_a_credential_is_a_variable(folder: Path) -> None:
+    secret: Any = {"source": str(folder), "storage_options": {"key": "hunter2hunter2"}}
+    call = combination_values({"a": secret, "b": "s3://user:hunter2hunter2@host/x", "c": {"source": "x"}}, {})
+    assert call["target"] == {"name": "datasets", "python": '{"a": dataset_0, "b": dataset_1, "c": {"source": "x"}}'}
 
 
 # --------------------------------------------------------------------------------------------------------------- tables

@@ -57,7 +57,7 @@ def test_plan_page_writes_the_page_and_returns_its_path(folder, tmp_path):
 
 def test_the_call_of_a_mix_names_its_datasets(folder):
     parts = {"web": dataset_of(folder), "code": dataset_of(folder)}
-    _, mixed = combine(parts, weights={"web": 1, "code": 3}, stop="all", num_ranks=1, rank=0)
+    mixed = combine(parts, weights={"web": 1, "code": 3}, stop="all", num_ranks=1, rank=0).dataset
     call = call_values("CombinedDataset", mixed.source, mixed.options)
     assert call["target"] == {"name": "datasets", "python": '{"code": dataset_0, "web": dataset_1}'}
     weights = '{"web": 1, "code": 3}'
@@ -71,7 +71,7 @@ def test_the_call_of_a_mix_names_its_datasets(folder):
 
 
 def test_a_mix_of_splits_is_not_said_to_mix_rows(folder):
-    _, mixed = combine([dataset_of(folder), dataset_of(folder)], batches="splits", num_ranks=1, rank=0)
+    mixed = combine([dataset_of(folder), dataset_of(folder)], batches="splits", num_ranks=1, rank=0).dataset
     assert page_module.why_fixed(mixed.source, mixed.options) == "it merges the splits of several datasets"
 
 

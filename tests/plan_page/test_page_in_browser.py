@@ -142,7 +142,7 @@ def test_the_page_begins_with_pythons_plan(folder, opened, options):
 def test_the_page_of_a_mix_says_what_it_takes_of_each_dataset(folder, opened):
     parts = {name: StructuredDataset.create_dataloader(str(folder), **GIVEN)[1] for name in ("web", "code")}
     weights = {"web": 3, "code": 1}
-    _, dataset = combine(parts, weights=weights, stop="all", num_ranks=2, rank=0, batch_size=32, shuffle=True)
+    dataset = combine(parts, weights=weights, stop="all", num_ranks=2, rank=0, batch_size=32, shuffle=True).dataset
     shown = opened(dataset)
     said = shown.page.inner_text("#verdict-text")
     assert said == f"{dataset.describe(0).mix[0].upper()}{dataset.describe(0).mix[1:]}."
@@ -158,13 +158,13 @@ def test_the_page_of_a_mix_says_what_it_takes_of_each_dataset(folder, opened):
 
 def test_the_page_of_one_dataset_that_is_repeated_shows_pythons_plan(folder, opened):
     one = StructuredDataset.create_dataloader(str(folder), **GIVEN)[1]
-    _, dataset = combine([one], repeat=[2.5], num_ranks=2, rank=0, batch_size=32, even="drop")
+    dataset = combine([one], repeat=[2.5], num_ranks=2, rank=0, batch_size=32, even="drop").dataset
     shown = opened(dataset)
     same(shown.plan(), of_python(dataset))
     assert "it repeats or leaves out rows of the dataset" in shown.page.inner_text("#notice")
     left = dataset.describe(0).not_delivered
     assert f"{left} rows of " in shown.page.inner_text("#verdict-text")
-    _, uneven = combine([one, one], num_ranks=3, rank=0, batch_size=11)
+    uneven = combine([one, one], num_ranks=3, rank=0, batch_size=11).dataset
     assert "50.0% 0 (" in opened(uneven).page.inner_text("#verdict-text")
 
 
@@ -179,7 +179,7 @@ def test_a_page_of_tokens_counts_tokens(texts, opened):
 
 def test_a_page_of_two_datasets_shows_pythons_plan_and_says_so(folder, opened):
     parts = [StructuredDataset.create_dataloader(str(folder), **GIVEN)[1] for _ in range(2)]
-    _, dataset = combine(parts, weights=[3, 1], num_ranks=2, rank=0, batch_size=32, shuffle=True)
+    dataset = combine(parts, weights=[3, 1], num_ranks=2, rank=0, batch_size=32, shuffle=True).dataset
     shown = opened(dataset)
     same(shown.plan(), of_python(dataset))
     assert "cannot replan it: it mixes the rows of several datasets" in shown.page.inner_text("#notice")

@@ -130,7 +130,7 @@ def test_descriptions_and_logs(data: Path, caplog: pytest.LogCaptureFixture) -> 
     loader, dataset = StructuredDataset.create_dataloader(data, batch_size=4, class_weights={"s": {f"w{HOSTILE}": 2}})
     assert len(list(loader)) >= 1
     assert "README" in caplog.text
-    mix = combine({f"n{HOSTILE}": dataset}, batch_size=4)[1]
+    mix = combine({f"n{HOSTILE}": dataset}, batch_size=4).dataset
     shown = [caplog.text, repr(loader), repr(dataset), repr(mix)]
     shown += [repr(dataset.describe()), dataset.describe()._repr_html_(), repr(mix.describe()), str(mix.describe())]
     plan = dataset.plan()

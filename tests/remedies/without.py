@@ -70,6 +70,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
     ),
     "another call or program is to be changed": (
         "api/combined:__init__",
+        "api/combined:_refuse",
         "api/files:__init__",
         "api/files:_reopened",
         "api/tables:_table_loader",
@@ -117,7 +118,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "planning/sharding:with_options",
         "reading/transform_formats:_of_objects",
         "reading/transforms:_check_schema",
-        "sources/combine:check_keywords",
+        "options/parts:parse_part",
         "sources/combine:_structured",
         "sources/combine:_check_keys",
         "sources/combine:_check_same",

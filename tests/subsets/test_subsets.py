@@ -139,7 +139,7 @@ def test_worker_processes_deliver_the_batches_of_threads(data: str) -> None:
         place = StructuredDataset.create_dataloader(data, subset=SIDES["train"], split_rows=6)[1]
         keyed = StructuredDataset.create_dataloader(data, fraction=Sample(0.6, by="name"), split_rows=6)[1]
         options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "worker_mode": mode}
-        return batches(combine([place, keyed], batches="splits", **options)[0])
+        return batches(combine([place, keyed], batches="splits", **options))
 
     assert both("processes") == both("threads")
 
@@ -199,7 +199,7 @@ def test_a_state_of_another_subset_is_refused(data: str) -> None:
 def test_a_combination_knows_which_of_its_datasets_is_a_subset(data: str) -> None:
     def both(*given: dict[str, Any]) -> Any:
         datasets = [StructuredDataset.create_dataloader(data, columns=["id"], **options)[1] for options in given]
-        return combine(datasets, batches="splits", batch_size=4)[0]
+        return combine(datasets, batches="splits", batch_size=4)
 
     keyed = {"fraction": Sample(0.5, by="name")}
     with pytest.raises(CheckpointMismatchError, match="subset: all; fraction"):
@@ -238,7 +238,7 @@ def test_parts_of_a_combination_keep_their_subsets(data: str) -> None:
         StructuredDataset.create_dataloader(data, subset=SIDES["val"])[1],
         StructuredDataset.create_dataloader(data, limit=5)[1],
     ]
-    loader, _ = combine(parts, batches="splits", batch_size=4)
+    loader = combine(parts, batches="splits", batch_size=4)
     rows = [int(row) for batch in loader for row in batch["id"]]
     assert sorted(rows) == sorted(ids(data, subset=SIDES["val"]) + list(range(5)))
 

@@ -47,7 +47,8 @@ Files("data/", partitioning="hives")  # error: Literal['hive']
 Strided("rows")  # error: Literal['row']
 Rotate(8, full=True)  # error: No parameter named "full"
 Shuffle("row")  # error: Literal['rows']
-combine([], columns=["x"])  # error: No parameter named "columns"
+combine([], format="csv")  # error: No parameter named "format"
+combine([], nulls="ignore")  # error: Literal['mask']
 
 loader, _ = StructuredDataset.create_dataloader("data/")
 for batch in loader:

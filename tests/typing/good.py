@@ -15,7 +15,6 @@ from torch_dataloader_utils import (
     Buckets,
     Cache,
     Codes,
-    CombinedDataset,
     DataFile,
     Files,
     Fill,
@@ -115,9 +114,13 @@ def read(table: TableSource) -> tuple[StructuredLoader, TableDataset]:
     return TableDataset.create_dataloader(table, last_batch="wrap", timeout=60)
 
 
-mixed, combined = combine([dataset, table_dataset], weights=[1, 2], batch_size=256, even="drop")
+mixed = combine([dataset, table_dataset], weights=[1, 2], batch_size=256, even="drop")
 assert_type(mixed, StructuredLoader)
-assert_type(combined, CombinedDataset)
+parts = {"web": "web/", "code": {"source": Files("code/"), "columns": ["ids"]}, "more": mixed}
+for arrays_of_both in combine(
+    parts, weights={"web": 2, "code": 1, "more": 1}, nulls={"x": Fill(0)}, output_format="numpy"
+):
+    mean = arrays_of_both["x"].mean()
 
 
 class OnePerFile:

@@ -11,7 +11,7 @@ from torch_dataloader_utils.file_limit import reject_too_many
 from torch_dataloader_utils.redaction import redact_errors, remember_environment, remember_secrets
 from torch_dataloader_utils.values import Value
 
-_WITH_SECRETS = ("source", "path", "table", "manifest", "storage_options", "catalog_config")
+_WITH_SECRETS = ("source", "datasets", "path", "table", "manifest", "storage_options", "catalog_config")
 Signature = TypeVar("Signature", bound=Callable[..., Any])
 
 

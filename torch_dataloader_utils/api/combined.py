@@ -5,53 +5,141 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
-from torch_dataloader_utils.api.files import StructuredDataset
+from torch_dataloader_utils.api.stream import opened_source, source_of
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import MixOptions, Options, Rotate, parse_options
-from torch_dataloader_utils.options.shuffle import shuffle_of
-from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.sources.combine import check_keywords, combined_source
+from torch_dataloader_utils.options import (
+    Files,
+    MixOptions,
+    Options,
+    Rotate,
+    SourceValue,
+    parse_combination,
+    parse_part,
+    plain_value,
+    unused_in_combination,
+)
+from torch_dataloader_utils.plan_page.call import combination_values
+from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.redaction import remember_secrets
+from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.group import labels
 from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.sources.tables import TableSource
+from torch_dataloader_utils.sources.vocabularies import with_one_vocabulary
 from torch_dataloader_utils.typing import *
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_OF_RANKS = frozenset(("num_ranks", "ranks"))
 _CHOOSES = frozenset({"sharding", "canonical_ranks", *(item.name for item in fields(MixOptions))})
 _MADE = (StructuredLoader, LoaderDataset)
 _PATHS = (str, os.PathLike)
 
 
 class CombinedDataset(LoaderDataset):
-    """Several datasets as one, with their rows mixed; created by `combine`."""
+    """Several datasets as one, with their rows mixed; that of a loader from `combine`."""
 
-    def __init__(self, source: Source | None = None, options: Options | None = None, **unknown: Any) -> None:
+    def __init__(
+        self,
+        source: Source | None = None,
+        options: Options | None = None,
+        of_source: Mapping[str, Any] = MappingProxyType({}),
+        **unknown: Any,
+    ) -> None:
         if source is None or options is None or unknown:
             raise UnknownOptionError("CombinedDataset(...): use combine(datasets, ...).")
         super().__init__(source, options)
+        self._of_source = of_source
 
 
-def _combine(datasets: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], CombinedDataset]:
-    named = _named(datasets)
-    check_keywords(options)
-    options = {**_rotation(list(named.values()), options), **options}
-    parsed = with_features(parse_options(options, "combine"))
-    sources = [_source_of(item, label, parsed) for item, label in zip(named.values(), labels(list(named)), strict=True)]
-    source = combined_source(sources, list(named), parsed)
-    _warn_of_unused(named, options)
-    parsed = replace(parsed, mixing=mixing_of(source, parsed))
-    dataset = CombinedDataset(source, parsed)
-    return StructuredLoader(dataset, parsed), dataset
+def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
+    named = {name: _part(item) for name, item in _named(datasets).items()}
+    given = {**_rotation(list(named.values()), given), **given}
+    options, defaults = parse_combination(given)
+    options = with_features(options)
+    if defaults and not any(isinstance(part, _ToOpen) for part in named.values()):
+        _refuse(defaults)
+    _warn_of_unused(named, given)
+    parts = dict(zip(named, _sources(named, defaults, options), strict=True))
+    source = combined_source(list(parts.values()), list(parts), options)
+    options = replace(options, mixing=mixing_of(source, options))
+    of_source = {name: part.given if isinstance(part, _ToOpen) else None for name, part in named.items()}
+    return StructuredLoader(CombinedDataset(source, options, combination_values(of_source, defaults)), options)
+
+
+@dataclass(frozen=True)
+class _ToOpen:
+    """A part that is still to be opened: what it reads, and its keywords."""
+
+    source: SourceValue | TableSource
+    keywords: Mapping[str, Any]
+
+    @property
+    def given(self) -> Any:
+        """How it can be given in one line."""
+        source: Any = self.source
+        if isinstance(source, Files) and list(source.given()) == ["path"]:
+            source = list(source.path) if isinstance(source.path, tuple) else source.path
+        return {"source": source, **self.keywords} if self.keywords else source
+
+    def opened(self, label: str, defaults: Mapping[str, Any], options: Options) -> Source:
+        """What it reads, with the defaults of all parts and the options of the whole."""
+        named = self.source if isinstance(self.source, SourceValue) else None
+        parsed = with_features(parse_part(label, named, self.keywords, defaults, options))
+        _refuse_following(label, parsed)
+        return opened_source(self.source, parsed)
+
+
+def _part(item: Any) -> Any:
+    """A part that is still to be opened, or what was given: a dataset, also of a loader or of a pair of both."""
+    item = plain_value(item)
+    keywords = dict(item) if isinstance(item, Mapping) and "source" in item else {"source": item}
+    source = plain_value(keywords.pop("source"))
+    paths = isinstance(source, _PATHS) or (_is_list(source) and len(source) and isinstance(source[0], _PATHS))
+    named = isinstance(source, (SourceValue, TableSource)) or (isinstance(source, Mapping) and "kind" in source)
+    if not (paths or named or source is not item):
+        return _dataset_of(item)
+    found = source_of(list(source) if paths and _is_list(source) else source)
+    remember_secrets(keywords, vars(found) if isinstance(found, SourceValue) else None)
+    return _ToOpen(found, keywords)
+
+
+def _sources(named: Mapping[str | int, Any], defaults: Mapping[str, Any], options: Options) -> list[Any]:
+    """What a combination reads of its parts; those that are opened here share their vocabularies."""
+    pairs = list(zip(named.values(), labels(list(named)), strict=True))
+    opened = {
+        place: part.opened(label, defaults, options)
+        for place, (part, label) in enumerate(pairs)
+        if isinstance(part, _ToOpen)
+    }
+    shared = dict(zip(opened, with_one_vocabulary(list(opened.values())), strict=True))
+    for part, label in pairs:
+        if isinstance(part, LoaderDataset):
+            _refuse_following(label, part.options)
+    made = [part.source if isinstance(part, LoaderDataset) else part for part, _ in pairs]
+    return [shared.get(place, part) for place, part in enumerate(made)]
+
+
+def _refuse_following(label: str, options: Options) -> None:
+    if options.follow.follows:
+        raise OptionError(f"{label} has follow=True and reads other rows in each pass: it cannot be combined.")
+
+
+def _refuse(defaults: Mapping[str, Any]) -> None:
+    given = ", ".join(f"{name}={shown(value)}" for name, value in defaults.items())
+    raise OptionError(
+        f"{given} would define what parts read, but all of them are datasets that were made before: pass it where they "
+        "are made, or pass sources to combine."
+    )
 
 
 def _rotation(datasets: Sequence[Any], given: Collection[str]) -> dict[str, Any]:
@@ -87,45 +175,30 @@ def _is_list(item: Any) -> bool:
 
 
 def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> None:
-    """Warn of options for ranks and order that datasets were given, where they have no effect, and `combine` was not.
+    """Warn, once for all datasets that were made before, of their options that the combination does not use.
 
     Args:
         named: the datasets.
         given: the keywords that `combine` was given.
     """
-    for name, item in named.items():
-        dataset = _dataset_of(item)
-        if not isinstance(dataset, LoaderDataset):
-            continue
-        shard, shuffle = dataset.options.shard, shuffle_of(dataset.options.shuffle.shuffle)
-        unused: dict[str, Any] = {"even": shard.even} if shard.levels else {}
-        unused |= {"shuffle": shuffle} if shuffle else {}
-        if shard.num_ranks is not None and shard.num_ranks > 1 and not _OF_RANKS.intersection(given):
-            unused["num_ranks"] = shard.num_ranks
-        texts = [f"{option}={value!r}" for option, value in unused.items() if option not in given]
-        if texts:
-            text = ", ".join(texts)
-            _LOG.warning("options of dataset %r have no effect in a combination: pass %s to combine.", name, text)
+    of_each: dict[str, list[str]] = {}
+    for label, item in zip(labels(list(named)), named.values(), strict=True):
+        unused = unused_in_combination(item.options, given) if isinstance(item, LoaderDataset) else {}
+        if unused:
+            texts = ", ".join(f"{name}={shown(value)}" for name, value in unused.items())
+            of_each.setdefault(texts, []).append(label)
+    if of_each:
+        found = "; ".join(f"{texts} of {listed(owners)}" for texts, owners in of_each.items())
+        _LOG.warning(
+            "options of datasets have no effect in a combination, which has its own: pass to combine %s", found
+        )
 
 
 def _dataset_of(item: Any) -> Any:
-    """The dataset of a loader, or of a pair of both as `create_dataloader` and `combine` return it; else the item."""
+    """The dataset of a loader, or of a pair of both as `create_dataloader` returns it; else the item."""
     if _is_list(item) and len(item) == len(_MADE) and all(map(isinstance, item, _MADE)):
         item = item[0]
     return item.dataset if isinstance(item, StructuredLoader) else item
-
-
-def _source_of(item: Any, label: str, options: Options) -> Any:
-    """What a combination reads of a dataset, loader, path, or list of paths; the label names it in messages."""
-    if isinstance(item, _PATHS) or (_is_list(item) and len(item) and isinstance(item[0], _PATHS)):
-        made: Any = StructuredDataset.create_dataloader
-        item = made(item, output_format=options.batch.output_format)[1]
-    item = _dataset_of(item)
-    if not isinstance(item, LoaderDataset):
-        return item
-    if item.options.follow.follows:
-        raise OptionError(f"{label} has follow=True and reads other rows in each pass: it cannot be combined.")
-    return item.source
 
 
 @implemented_by(_combine)
@@ -139,6 +212,18 @@ def combine(
     rows_per_epoch: int | None = None,
     batches: Literal["proportional", "single", "splits"] = "proportional",
     source_key: str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+    cache: CacheLike | None = None,
+    format_options: Mapping[str, Any] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    transform: TransformLike | None = None,
+    subset: SubsetLike | None = None,
+    fraction: SampleLike | None = None,
+    limit: int | None = None,
+    class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
     split_bytes: int | str | None = None,
     split_rows: int | None = None,
     split_strategy: Any = None,
@@ -148,6 +233,7 @@ def combine(
     sharding: ShardingLike = "interleave",
     canonical_ranks: int | None = None,
     even: EvenLike | None = None,
+    count_rows: bool = False,
     steps_per_epoch: int | None = None,
     shuffle: ShuffleLike = False,
     shuffle_seed: int = 42,
@@ -159,6 +245,13 @@ def combine(
     collate_fn: Callable[[Any], Collated] | None = None,
     batch_tokens: BucketsLike | None = None,
     pack: PackLike | None = None,
+    stack: Mapping[str, Sequence[str]] | None = None,
+    jagged: Mapping[str, Sequence[str]] | None = None,
+    dtypes: Mapping[Any, Any] | Any = None,
+    nulls: NullsLike = "error",
+    strings: StringsLike = "list",
+    lists: ListsLike = "ragged",
+    decimals: Literal["float64", "scaled"] | Mapping[str, str] = "float64",
     num_workers: int | None = None,
     worker_mode: WorkerModeLike = "threads",
     prefetch_bytes: int | str = "256MiB",
@@ -167,32 +260,45 @@ def combine(
     timeout: float = 600,
     show_progress: bool | Literal["all"] = False,
     progress_interval_sec: float = 120,
-) -> tuple[StructuredLoader[OutputFormat, Collated], CombinedDataset]:
-    """A loader that mixes the rows of several datasets in each epoch, and its dataset.
+) -> StructuredLoader[OutputFormat, Collated]:
+    """A loader that mixes the rows of several datasets in each epoch.
 
     Each dataset is cut into equal parts for the ranks. On each rank, every batch has rows of all datasets, in
     proportion to `weights`: their numbers depend on the step alone, and stay within a few rows of exact.
 
     Example:
         ```python
-        _, speech = StructuredDataset.create_dataloader("data/")
-        _, more = StructuredDataset.create_dataloader("data/part-0.parquet")
-        loader, dataset = combine({"speech": speech, "more": more}, weights={"speech": 3, "more": 1}, shuffle=True)
+        parts = {"speech": "data/", "more": {"source": "data/part-0.parquet", "fraction": 0.5}}
+        loader = combine(parts, weights={"speech": 3, "more": 1}, columns=["id", "label"], shuffle=True)
         ```
 
     Args:
-        datasets: a list, or a dict that names them. Each is a dataset from `create_dataloader` (its loader and its
-            options for ranks, order, batches and workers are not used), a loader, the pair of both, a path or a list of
-            paths, another combination, whose datasets share its weight by their weights, or a map-style dataset: any
-            object with `__getitem__` and `__len__` whose samples are dicts. A dataset that follows ESPnet3's contract
-            for sharded datasets (`shard(i)`, `total_shards`, `dist_world_size`) provides its own shards for
-            `sharding=Rotate(n)` with `batches="splits"`.
+        datasets: a list, or a dict that names them. Each is what `stream` reads (a path, a list of paths, Files(...), a
+            table); a dict of keywords of `stream`, with its source; a loader or dataset that was made before, of which
+            the options for ranks, order, batches and workers are not used; another combination, whose datasets share
+            its weight by their weights; or a map-style dataset: any object with `__getitem__` and `__len__` whose
+            samples are dicts. A dataset that follows ESPnet3's contract for sharded datasets (`shard(i)`,
+            `total_shards`, `dist_world_size`) provides its own shards for `sharding=Rotate(n)` with `batches="splits"`.
+            Keywords that say what a dataset reads (`columns`, `filters`, `transform`, `nulls`, ...) are the defaults of
+            all sources and dicts, with one vocabulary for `strings="codes"`.
         weights: rows of each dataset relative to the others; None: its row count; [(step, weights), ...]; Weights(...).
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
         rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
         batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
         source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
+        columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
+        filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
+        storage_options: options of the path's fsspec filesystem, such as credentials.
+        filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
+        cache: a local folder that caches data read from a remote store; Cache(...) says its size.
+        format_options: options of the file format, such as {"on_bad_lines": "skip"}.
+        on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
+        transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
+        subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
+        fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
+        limit: only the first rows in file order, after filters.
+        class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
         split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
         split_rows: the same in rows; overrides split_bytes.
         split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.
@@ -202,6 +308,7 @@ def combine(
         sharding: how ranks share rows: a word, Rotate(...), Strided(...), a function, or a dict with kind.
         canonical_ranks: keeps global batches the same for every number of ranks that divides this one.
         even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
+        count_rows: count rows in a scan if files do not record them.
         steps_per_epoch: exactly this many batches on each rank in every epoch.
         shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
         shuffle_seed: the seed of all orders; the same on every rank.
@@ -213,6 +320,13 @@ def combine(
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
         pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
+        stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
+        jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
+        dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
+        nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
+        strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
+        lists: lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column.
+        decimals: decimals as rounded floats, or as exact scaled integers; or by column.
         num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
         worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
         prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
@@ -223,7 +337,8 @@ def combine(
         progress_interval_sec: the seconds between two lines about progress where there is no bar.
 
     Raises:
-        OptionError: the datasets' keys or dtypes differ, an option belongs to the datasets, or a value cannot work.
+        UnknownOptionError: a keyword does not exist.
+        OptionError: the datasets' keys or dtypes differ, a part has an option of the whole, or a value cannot work.
         CountsRequiredError: rows are mixed, but those of a dataset are known only after reading.
         ShardingError: the numbers of shards and ranks do not fit together.
         EmptyDatasetError: a map-style dataset has no samples.

@@ -15,7 +15,9 @@ from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Delta, Files, Iceberg, Options, SourceValue, parse_stream
 from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.sources.source import Source, open_files, open_snapshot
 from torch_dataloader_utils.sources.tables import TableSource
+from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.typing import *
 from torch_dataloader_utils.values import plain_value
 
@@ -36,6 +38,20 @@ def _opened(source: SourceValue | TableSource, options: Options) -> LoaderDatase
         return tables.opened_delta(source, options)
     assert isinstance(source, TableSource)
     return tables.opened_table(source, options)
+
+
+def opened_source(source: SourceValue | TableSource, options: Options) -> Source:
+    """What a dataset of a source would read."""
+    with limited(options.worker.timeout):
+        if isinstance(source, Files):
+            return open_files(source.path, options)
+        table = source if isinstance(source, TableSource) else _table(source)
+        return open_snapshot(table.snapshot(None, options), options)
+
+
+def _table(source: SourceValue) -> TableSource:
+    assert isinstance(source, (Iceberg, Delta))
+    return tables.iceberg_table(source) if isinstance(source, Iceberg) else tables.delta_table(source)
 
 
 def source_of(given: Any) -> SourceValue | TableSource:

@@ -19,7 +19,8 @@ from torch_dataloader_utils.typing import *
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.delta.snapshot import DeltaSnapshot
-    from torch_dataloader_utils.iceberg.tables import IcebergPlan, SnapshotInfo
+    from torch_dataloader_utils.delta.tables import DeltaSource
+    from torch_dataloader_utils.iceberg.tables import IcebergPlan, IcebergSource, SnapshotInfo
 
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
 
@@ -173,12 +174,17 @@ def _iceberg_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, A
     return StructuredLoader(dataset, parsed), dataset
 
 
-def opened_iceberg(source: Iceberg, options: Options) -> IcebergDataset:
-    """The dataset of an Iceberg table."""
+def iceberg_table(source: Iceberg) -> IcebergSource:
+    """The table that an Iceberg source names."""
     from torch_dataloader_utils.iceberg.tables import IcebergSource  # needs an extra
 
+    return IcebergSource(source)
+
+
+def opened_iceberg(source: Iceberg, options: Options) -> IcebergDataset:
+    """The dataset of an Iceberg table."""
     with limited(options.worker.timeout):
-        table = IcebergSource(source)
+        table = iceberg_table(source)
         return IcebergDataset(table, options, table.options)
 
 
@@ -356,12 +362,17 @@ def _delta_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any
     return StructuredLoader(dataset, parsed), dataset
 
 
-def opened_delta(source: Delta, options: Options) -> DeltaDataset:
-    """The dataset of a Delta table."""
+def delta_table(source: Delta) -> DeltaSource:
+    """The table that a Delta source names."""
     from torch_dataloader_utils.delta.tables import DeltaSource  # needs an extra
 
+    return DeltaSource(source)
+
+
+def opened_delta(source: Delta, options: Options) -> DeltaDataset:
+    """The dataset of a Delta table."""
     with limited(options.worker.timeout):
-        table = DeltaSource(source)
+        table = delta_table(source)
         return DeltaDataset(table, options, table.options)
 
 

@@ -122,7 +122,7 @@ def _built(name: str, value: Any) -> Any:
     if name == "_target_" and str(value).endswith(".combine"):
         raise OptionError(
             "the config builds a combination, which no command reads: name one of its datasets; or call describe(), "
-            "plan() and plan_page() on the dataset that combine returns."
+            "plan() and plan_page() on the loader that combine returns."
         )
     if isinstance(value, list):
         return [_built(name, item) for item in value]

@@ -32,6 +32,7 @@ class CodesLeaf:
         fill: the value of the vocabulary that replaces nulls; None: `blank` does.
         blank: the code of nulls.
         unknown: the code of values outside of the vocabulary; None: they are errors.
+        collected: whether a scan found the vocabulary.
         ways: the remedies of that error.
     """
 
@@ -42,6 +43,7 @@ class CodesLeaf:
     fill: Any = None
     blank: int = 0
     unknown: int | None = None
+    collected: bool = False
     ways: tuple[Remedy, ...] = field(default=(), compare=False, repr=False)
 
     holds_null = False  # every code stands for a value
@@ -95,7 +97,7 @@ class CodesLeaf:
         if self.fill is not None:
             values = pa.concat_arrays([values, pa.array([self.fill], self.type)])
         values = values.unique()
-        return replace(self, vocabulary=values.take(pc.sort_indices(values)))
+        return replace(self, vocabulary=values.take(pc.sort_indices(values)), collected=True)
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`; `codes` is the number of codes."""

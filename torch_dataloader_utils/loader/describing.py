@@ -75,7 +75,7 @@ class _Facts:
         return Description(
             dataset=dataset, epoch=self.epoch, snapshot=snapshot, replay=replay, follow=self._follow,
             files=len(source.files), skipped=source.skipped, subset=subset_in_words(source),
-            mix=mix_in_words(source, self.options, self.epoch, plan_options(self.options), world.num_ranks),
+            mix=self._mix(own, world.num_ranks),
             packing=self.options.pack.text, buckets=source.buckets, uncounted=self.options.uncounted,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
@@ -98,6 +98,12 @@ class _Facts:
     def _rows(self) -> int | None:
         """The number of rows that splits know of, before uncounted filters; None if one does not know."""
         return self.source.splits.rows
+
+    def _mix(self, own: RankPlan, num_ranks: int) -> str:
+        """What an epoch takes of each dataset of a combination."""
+        windows = None if own.window is None else own.window.windows
+        shape = plan_options(self.options)
+        return mix_in_words(self.source, self.options, self.epoch, shape, num_ranks, windows)
 
     @property
     def _follow(self) -> str:

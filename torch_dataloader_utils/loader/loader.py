@@ -116,7 +116,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             """Raises `AttributeError`, which says what the dataset has."""
             where = ""
             if not name.startswith("_") and hasattr(type(self.__dict__.get("dataset")), name):
-                where = f". The dataset, which was created with the loader, has it: dataset.{name}"
+                where = f". Its dataset has it: loader.dataset.{name}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{where}")
 
     def replace(self, **changes: Any) -> StructuredLoader[Any, Any]:

@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.keywords import (
 )
 from torch_dataloader_utils.options.mix import MixOptions
 from torch_dataloader_utils.options.packing import PackOptions
+from torch_dataloader_utils.options.parts import of_parts, parse_combination, parse_part, unused_in_combination
 from torch_dataloader_utils.options.sharding import (
     Rotate,
     ShardingOptions,
@@ -75,10 +76,13 @@ __all__ = [
     "check_names",
     "mask_key",
     "name_of",
+    "of_parts",
     "option_defaults",
     "options_of",
     "parse_call",
+    "parse_combination",
     "parse_options",
+    "parse_part",
     "parse_replaced",
     "parse_rows",
     "parse_stream",
@@ -86,4 +90,5 @@ __all__ = [
     "progress_of",
     "repeats_rows",
     "split_sharding",
+    "unused_in_combination",
 ]

@@ -125,9 +125,6 @@ _NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
 # Options of tables that files do not take, because no log says what was appended to them.
 _OF_TABLES = tuple(item.name for item in fields(FollowOptions))
 
-# The groups that say what a dataset reads, which a combination takes as it is.
-_OF_PARTS = (ReadOptions, SubsetOptions, ConvertOptions)
-
 # The calls that make loaders: of files, of a table of any format, an Iceberg or a Delta table, of several datasets.
 Call = Literal["stream", "files", "table", "iceberg", "delta", "combine"]
 # What each call reads, whose fields are keywords of the call; a catalog has 0.2.0's name there.
@@ -147,19 +144,18 @@ _LEFT_OUT: dict[Call, tuple[str, ...]] = {
     "table": (*_NOT_OF_TABLES, "on_error"),
     "iceberg": (*_NOT_OF_TABLES, *_OF_TABLES),  # the value of the table has them
     "delta": (*_NOT_OF_TABLES, "filesystem", *_OF_TABLES),  # deltalake has clients of its own
-    "combine": ("count_rows", *_OF_TABLES),
+    "combine": (*_NOT_OF_TABLES, *_OF_TABLES),
 }
 
 
 def options_of(call: Call) -> dict[str, Field[Any]]:
     """The declarations of the options that a call takes, by keyword, in the order of the groups.
 
-    Options for the tables of one format only are first. A combination does not take options that say what its datasets
-    read.
+    Options for the tables of one format only are first, and so are those for mixing.
     """
     groups = [kind for kind in _GROUPS.values() if kind is not MixOptions]
     if call == "combine":
-        groups = [MixOptions, *(kind for kind in groups if kind not in _OF_PARTS)]
+        groups = [MixOptions, *groups]
     own = declared(_KINDS[call]) if call in ("iceberg", "delta") else []
     for item in own:
         item.name = _flat(item.name)
@@ -177,13 +173,13 @@ def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
 
     Args:
         keywords: the keywords.
-        call: the call that was given them; "files", or one that takes others besides.
+        call: the call that was given them.
 
     Raises:
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults() | option_defaults(call), _FUNCTIONS[call]))
+    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]))
 
 
 def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any, Options]:
@@ -290,11 +286,15 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
     for name in keywords:
         if name in known:
             continue
+        kinds = [kind for kind in (Files, Iceberg, Delta) if name in list(kind.fields)[1:]]
+        if kinds and function == "combine":
+            texts = [f"{kind.__name__}({next(iter(kind.fields))}, {name}=...)" for kind in kinds]
+            raise UnknownOptionError(f"{name!r} belongs to what a part reads: {' or '.join(texts)}.")
         if name in _NOT_OF_TABLES:
             raise UnknownOptionError(
                 f"{name!r} is an option for files: leave it out, because the table's metadata determines it."
             )
-        if function == "stream" and (kinds := [kind for kind in (Iceberg, Delta) if name in kind.fields]):
+        if kinds and function == "stream":
             texts = [f"stream({kind.__name__}(table, {name}=...))" for kind in kinds]
             raise UnknownOptionError(f"{name!r} belongs to a table: {' or '.join(texts)}.")
         if name == "version" and function == "IcebergDataset.create_dataloader":

@@ -44,7 +44,7 @@ def tokens_unknown(pack: Pack, name: str, combined: bool) -> CountsRequiredError
         name: of the data.
         combined: whether it is a part of a combination.
     """
-    of_part = " With count_rows=True in its create_dataloader, without limit=, combine reads the token lists once."
+    of_part = " With count_rows=True for it, without limit=, combine reads the token lists once."
     counted = [] if combined else [use("reads the token lists once", count_rows=True)]
     return CountsRequiredError(
         f"Pack(method='wrap') needs the number of tokens of {name}, which its footers do not say: because of a filter, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from datetime import datetime
 from types import MappingProxyType
@@ -115,13 +115,13 @@ def call_values(
         dataset: the name of the kind of dataset.
         source: what it reads.
         options: the options of its loader.
-        of_source: from `source_values`; empty for a table of the user's own format, and for a combination.
+        of_source: from `source_values` or `combination_values`; empty for a table of the user's own format.
     """
     fields_given = {item["name"]: item for item in of_source.get("fields", ())}
     return {
         "function": "stream" if source.group is None else "combine",
-        "target": _target(dataset, source, of_source),
-        "options": _given(options),
+        "target": of_source.get("target") or _target(dataset, source, of_source),
+        "options": {**of_source.get("options", {}), **_given(options)},
         # The page shows none of None's warnings, so that it needs no word for it.
         "defaults": {**{name: _checked(item, item.default) for name, item in _changed().items()}, "even": "none"},
         "explicit_ranks": options.shard.num_ranks is not None,
@@ -137,6 +137,46 @@ def source_values(chosen: SourceValue) -> Values:
     return {"kind": type(chosen).__name__, "first": next(iter(chosen.fields)), "fields": shown}
 
 
+def combination_values(parts: Mapping[str | int, Any], defaults: Mapping[str, Any]) -> Values:
+    """The parts of a combination, and the keywords that are their defaults, as the page may show them: no credentials.
+
+    Args:
+        parts: by name or number, a source or a dict of keywords; None for a dataset that was made before.
+        defaults: the keywords.
+    """
+    items, names = options_of("combine"), list(parts)
+    shown = {name: _plain_part(part, items) for name, part in parts.items()}
+    python = [None if part is None else _text(part, "python") for part in shown.values()]
+    target = {"name": "datasets", "python": _datasets(names, python)}
+    if None not in python:
+        target["yaml"] = _text(shown if _are_named(names) else list(shown.values()), "yaml")
+    classes = sorted(set[str]().union(*map(_classes, shown.values())))
+    of_datasets = {**target, "imports": classes} if classes else target
+    return {"target": of_datasets, "options": {name: _shown(items[name], value) for name, value in defaults.items()}}
+
+
+def _plain_part(part: Any, items: Mapping[str, Field[Any]]) -> Any:
+    """A part as texts can hold it; None for one that is no plain value, too long, or may hold a credential."""
+    if isinstance(part, Mapping):  # a dict is always by column
+        by_column = {name for name, item in items.items() if isinstance(item.metadata["check"], ByColumn)}
+        part = {n: {"*": v} if n in by_column and isinstance(v, Value) else v for n, v in part.items()}
+    texts = None if part is None or _hides(part) else written(part)
+    return part if texts is not None and len(texts["python"]) <= _LONGEST else None
+
+
+def _hides(part: Any) -> bool:
+    """Whether the text of a part would lack, or show, what may be a credential."""
+    if isinstance(part, SourceValue):
+        return _has_secret(part) or any(part.fields[name].secret for name in part.given())
+    if isinstance(part, Mapping):
+        return "storage_options" in part or any(map(_hides, part.values()))
+    return _has_secret(part)
+
+
+def _are_named(names: Sequence[Any]) -> bool:
+    return all(isinstance(name, str) for name in names)
+
+
 def target_values(value: str | list[str]) -> Values:
     """The call's first argument: its name, its value, and the value as text."""
     return {"name": "source", "value": value, **(written(value) or {})}
@@ -150,7 +190,8 @@ def _target(dataset: str, source: Source, of_source: Mapping[str, Any]) -> Value
     """The call's first argument; only as Python if no text stands for its value."""
     paths = list(source.paths)
     if source.group is not None:
-        return {"name": "datasets", "python": _datasets(source.group.names)}
+        names = list(source.group.names)
+        return {"name": "datasets", "python": _datasets(names, [None] * len(names))}
     if dataset == "TableDataset":  # a table is an object of the user's
         return {"name": "source", "value": paths[0], "python": "table"}
     many = {"name": "source", "python": "paths"}
@@ -159,12 +200,12 @@ def _target(dataset: str, source: Source, of_source: Mapping[str, Any]) -> Value
     return first if alone else {**first, **of_source}
 
 
-def _datasets(names: Any) -> str:
-    """The datasets of a combination as code: a dict if they have names."""
-    variables = [f"dataset_{number}" for number in range(len(names))]
-    if not all(isinstance(name, str) for name in names):
-        return f"[{', '.join(variables)}]"
-    return f"{{{', '.join(f'{quoted(redacted(name))}: {of}' for name, of in zip(names, variables, strict=True))}}}"
+def _datasets(names: Sequence[Any], texts: Sequence[str | None]) -> str:
+    """The datasets of a combination as code: a dict if they have names; variables stand for those without a text."""
+    codes = [text or f"dataset_{number}" for number, text in enumerate(texts)]
+    if not _are_named(names):
+        return f"[{', '.join(codes)}]"
+    return f"{{{', '.join(f'{quoted(redacted(name))}: {code}' for name, code in zip(names, codes, strict=True))}}}"
 
 
 def _newest(dataset: str, source: Source, of_table: Mapping[str, Any]) -> str | None:

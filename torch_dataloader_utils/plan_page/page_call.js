@@ -82,11 +82,11 @@ const Call = (() => {
     const given = options(data, values, defaults);
     const { kind, fields = [] } = data.call.target;
     const shown = [...pythonSource(data.call.target), ...ranks, ...given.map(pythonLine)];
-    const start = `${name === "combine" ? "loader, dataset" : "loader"} = ${name}(`;
+    const start = `loader = ${name}(`;
     const short = start + shown.join(" ").replace(/,$/, "") + ")";
     const fits = short.length <= LINE && !short.includes("#");
     const classes = [...fields, ...given].flatMap((one) => one.imports ?? []);
-    const names = new Set([name, ...classes, ...(kind === undefined ? [] : [kind])]);
+    const names = new Set([name, ...classes, ...(data.call.target.imports ?? []), ...(kind === undefined ? [] : [kind])]);
     const head = [`from ${MODULE} import ${[...names].sort().join(", ")}`, "", ...notes(data, values)];
     return [...head, ...(fits ? [short] : [start, ...shown.map((one) => `    ${one}`), ")"])].join("\n");
   }

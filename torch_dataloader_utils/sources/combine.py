@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options import MixOptions, Options, mask_key, options_of, progress_of
+from torch_dataloader_utils.options import MixOptions, Options, mask_key, progress_of
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.weights import WeightTree
 from torch_dataloader_utils.planning.mixing import Part
@@ -25,7 +25,7 @@ from torch_dataloader_utils.reading.samples import SampleScan, columns_of, field
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.group import Group, MemberFacts, Names, labels, weight_trees
 from torch_dataloader_utils.sources.meanings import Side, alike
-from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_weighable, is_mixed
+from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_shown, check_weighable, is_mixed
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
 from torch_dataloader_utils.storage import usable_cores
@@ -143,21 +143,6 @@ class _Member:
         return isinstance(self.scan, ScanSpec) and self.scan.copies is not None
 
 
-def check_keywords(keywords: Mapping[str, Any]) -> None:
-    """Check that a combination accepts these keywords.
-
-    Raises:
-        OptionError: a keyword belongs to the datasets.
-    """
-    of_parts = options_of("files").keys() - options_of("combine").keys()
-    for name in keywords:
-        if name in of_parts:
-            raise OptionError(
-                f"{name}={keywords[name]!r} defines what a dataset reads: pass it to the dataset's create_dataloader; "
-                "combine takes the options for ranks, order, batches and workers."
-            )
-
-
 def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> Source:
     """The source over several datasets.
 
@@ -220,7 +205,7 @@ def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_M
         for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
     ]
     if not mixed:
-        members = _weighted(members, trees[0])
+        members = _weighted(members, trees[0], options)
     else:
         check_counted([(member.name, member.counted, member.drawn) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]
@@ -259,10 +244,11 @@ def _declares(scan: ScanSpec | SampleScan, dataset: Any) -> bool:
     return dataset.snapshot is None and getattr(scan.opener, "typed", True)
 
 
-def _weighted(members: list[_Member], tree: WeightTree) -> list[_Member]:
+def _weighted(members: list[_Member], tree: WeightTree, options: Options) -> list[_Member]:
     """The datasets with the weights of their splits; unchanged if none were given."""
     if not tree.chosen:
         return members
+    check_shown(options)
     weights = tree.weights
     if weights is None or not tree.is_flat:
         if tree.needs_rows:
@@ -309,8 +295,8 @@ def _member(dataset: Any, number: int, label: str, options: Options) -> _Member:
         return _map_style(dataset, number, label, options)
     within = ". For a combination within another, pass combine({...})" if isinstance(dataset, Mapping) else ""
     raise OptionError(
-        f"{label} is {type(dataset).__name__}: expected a dataset from create_dataloader, or a map-style "
-        f"one (with __getitem__ and __len__){within}."
+        f"{label} is {type(dataset).__name__}: expected a source such as a path, a dict with one "
+        "({'source': ..., ...}), a loader or dataset, or a map-style one (with __getitem__ and __len__)" + within + "."
     )
 
 

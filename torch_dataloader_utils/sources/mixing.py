@@ -101,7 +101,7 @@ def check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) 
         if not counted:
             raise CountsRequiredError(
                 f"batches={options.mix.batches!r} needs the number of rows of each dataset, but that of {label} is "
-                "known only after reading. Pass count_rows=True to its create_dataloader, or do not mix rows.",
+                "known only after reading. Pass count_rows=True for it, or do not mix rows.",
                 remedies=[_by_splits(options)],
             )
 
@@ -119,9 +119,22 @@ def check_weighable(labelled: Sequence[tuple[str, bool]]) -> None:
         if not counted:
             raise CountsRequiredError(
                 f"a combination without weights shares its weight by number of rows, but that of {label} is known only "
-                "after reading: pass weights= to each combination, or count_rows=True to the dataset's "
-                "create_dataloader."
+                "after reading: pass weights= to each combination, or count_rows=True for the dataset."
             )
+
+
+def check_shown(options: Options) -> None:
+    """Check that the weights by which splits are merged are not all undone by the order of rows.
+
+    Raises:
+        OptionError: they are.
+    """
+    if options.shuffle.permutes == "all":
+        raise OptionError(
+            "weights with batches='splits' and shuffle='all': rows are drawn from all splits at once, whatever the "
+            "order of these is, so weights have no effect.",
+            remedies=[use(shuffle="splits"), use(batches="proportional")],
+        )
 
 
 def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
@@ -190,7 +203,9 @@ def _names(source: Source) -> list[str]:
     return names or [str(number) for number in range(len(source.parts))]
 
 
-def mix_in_words(source: Source, options: Options, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
+def mix_in_words(
+    source: Source, options: Options, epoch: int, shape: PlanOptions, num_ranks: int, windows: int | None = None
+) -> str:
     """What an epoch takes of each dataset, and how batches or splits mix them; "" for a single dataset.
 
     Args:
@@ -199,10 +214,11 @@ def mix_in_words(source: Source, options: Options, epoch: int, shape: PlanOption
         epoch: the epoch.
         shape: of its plans.
         num_ranks: the number of ranks.
+        windows: into how many a rank's rows are cut where they are shuffled within windows; None: they are not.
     """
-    names = _names(source)
+    names, step_rows = _names(source), num_ranks * shape.batch_rows(num_ranks)
     if shape.mixing is None:
-        return _splits_in_words(source, options) if len(names) > 1 else ""
+        return _splits_in_words(source, options, windows) if len(names) > 1 else ""
     mixing = mixing_in_rows(shape.mixing, shape, num_ranks)
     sizes, of_epoch = part_rows(source.splits, len(source.parts)), rows_of_mix(mixing, epoch)
     total = max(sum(of_epoch), 1)
@@ -213,13 +229,31 @@ def mix_in_words(source: Source, options: Options, epoch: int, shape: PlanOption
     batches = "each batch is of one" if mixing["batches"] == "single" else "each batch has rows of each"
     curriculum = Curriculum.of(mixing)
     if curriculum is None:
-        return f"{batches}: {', '.join(of_each)}"
-    step_rows, full = num_ranks * shape.batch_rows(num_ranks), full_step(shape, num_ranks) is not None
+        return f"{batches}: {', '.join(of_each)}{_end_in_words(names, of_epoch, mixing['rates'], step_rows)}"
+    full = full_step(shape, num_ranks) is not None
     steps = [curriculum.step(phase.first, step_rows, full=full) for phase in curriculum.phases]
     return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, steps)}"
 
 
-def _splits_in_words(source: Source, options: Options) -> str:
+def _end_in_words(names: Sequence[str], rows: Sequence[int], rates: Sequence[float], step_rows: int) -> str:
+    """From which step on weights no longer show, because a dataset has ended; "" if all end together.
+
+    Args:
+        names: of the datasets.
+        rows: of each in the epoch.
+        rates: at which they are delivered, as long as there are any.
+        step_rows: rows per step of all ranks.
+    """
+    ends = {name: count / rate for name, count, rate in zip(names, rows, rates, strict=True) if count}
+    end = min(ends.values(), default=0.0)
+    step = int(sum(min(count, end * rate) for count, rate in zip(rows, rates, strict=True)) // step_rows)
+    if step >= sum(rows) // step_rows:
+        return ""
+    first = next(name for name, place in ends.items() if place == end)
+    return f"; by weight until {first} ends: from step {step:,} on, batches have more of the others"
+
+
+def _splits_in_words(source: Source, options: Options, windows: int | None) -> str:
     """How the splits of several datasets are merged."""
     group, splits = source.group, source.splits
     assert group is not None
@@ -233,7 +267,19 @@ def _splits_in_words(source: Source, options: Options) -> str:
         count = plural(rows[part], source.unit.planned) + ("" if facts.exact else " before filters")
         texts.append(f"{share}{name} ({'rows known only after reading' if part in unknown else count})")
     how = "by weight, until one of them ends" if weights else "in proportion to their size"
-    return f"splits are merged {how}: {', '.join(texts)}"
+    return f"splits are merged {how}: {', '.join(texts)}{_unseen(options, windows) if weights else ''}"
+
+
+def _unseen(options: Options, windows: int | None) -> str:
+    """Where the weights by which splits are merged do not show."""
+    pack = options.pack.pack
+    if windows == 1:
+        return "; each rank shuffles all its rows in one window, in which weights do not show"
+    if windows is not None:
+        return "; rows are shuffled within windows, in which weights do not show"
+    if pack is not None and not options.pack.wraps:
+        return "; documents are packed within windows, in which weights do not show"
+    return ""
 
 
 def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int]) -> str:
