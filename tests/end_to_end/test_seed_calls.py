@@ -319,9 +319,9 @@ def texts(loader: Any) -> list[str]:
 def test_espnet3_dataset_rotates_as_its_builder_does(espnet3: type) -> None:
     for rank in range(4):
         dataset = espnet3("dump", "train")
-        loader, made = combine([dataset], num_ranks=4, rank=rank, batch_size=3)
+        loader = combine([dataset], num_ranks=4, rank=rank, batch_size=3)
         for epoch in range(3):
-            made.set_epoch(epoch)
+            loader.set_epoch(epoch)
             shard = dataset.shard((epoch * 4 + rank) % 8)
             assert texts(loader) == [shard[i]["text"] for i in range(len(shard))]
 
@@ -353,9 +353,9 @@ def test_espnet3_yaml_gives_dataset_and_loader_one_number(espnet3: type, total: 
     for rank in range(num_ranks):
         datasets = [espnet3("dump", **entry.data_src_args) for entry in config.dataset.train]
         given = {"sharding": Rotate(config.dataloader.train.total_shards)} if total > 1 else {}
-        loader, made = combine(datasets, num_ranks=num_ranks, rank=rank, **given)
+        loader = combine(datasets, num_ranks=num_ranks, rank=rank, **given)
         for epoch in range(epochs):
-            made.set_epoch(epoch)
+            loader.set_epoch(epoch)
             found += texts(loader)
     assert sorted(found) == sorted(f"row {i}" for i in range(64))
 

@@ -156,9 +156,9 @@ def test_what_is_padded_keeps_the_budget(data: str, lists: Any, multiple: int) -
 
 def test_what_the_parts_of_a_combination_pad_keeps_the_budget(data: str) -> None:
     parts = [make(data, batch_tokens=None, lists=Padded(multiple=8)).dataset for _ in range(2)]
-    loader, dataset = combine(parts, batch_tokens=Buckets(72, by="input_ids"), batches="splits", num_ranks=1, rank=0)
+    loader = combine(parts, batch_tokens=Buckets(72, by="input_ids"), batches="splits", num_ranks=1, rank=0)
     assert max(batch["input_ids"]["values"].numel() for batch in loader) <= 72
-    assert "padded to multiples of 8" in " ".join(str(dataset.describe()).split())
+    assert "padded to multiples of 8" in " ".join(str(loader.describe()).split())
 
 
 def test_the_multiple_is_part_of_what_a_state_belongs_to(data: str) -> None:

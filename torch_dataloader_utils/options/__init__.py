@@ -24,7 +24,7 @@ from torch_dataloader_utils.options.keywords import (
 )
 from torch_dataloader_utils.options.mix import MixOptions
 from torch_dataloader_utils.options.packing import PackOptions
-from torch_dataloader_utils.options.parts import of_parts, parse_combination, parse_part, unused_in_combination
+from torch_dataloader_utils.options.parts import parse_combination, parse_part, unused_in_combination
 from torch_dataloader_utils.options.sharding import (
     Rotate,
     ShardingOptions,
@@ -76,7 +76,6 @@ __all__ = [
     "check_names",
     "mask_key",
     "name_of",
-    "of_parts",
     "option_defaults",
     "options_of",
     "parse_call",
