@@ -58,7 +58,7 @@ class CombinedDataset(LoaderDataset):
         if source is None or options is None or unknown:
             raise UnknownOptionError("CombinedDataset(...): use combine(datasets, ...).")
         super().__init__(source, options)
-        self._of_source = of_source
+        self._of_source = dict(of_source)
 
 
 def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
