@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from torch_dataloader_utils.batching.batches import BatchMaker
+    from torch_dataloader_utils.model import Piece
     from torch_dataloader_utils.options import Options
     from torch_dataloader_utils.planning.options import PlanOptions
+    from torch_dataloader_utils.planning.parts import DatasetShare
+    from torch_dataloader_utils.planning.rest import RemainingRows
+    from torch_dataloader_utils.planning.shares import ScheduledShares
+    from torch_dataloader_utils.planning.splits import Splits
     from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
     from torch_dataloader_utils.reading.row_count_scan import RowCounts
     from torch_dataloader_utils.reading.scan import ScanSpec
@@ -96,6 +101,69 @@ class Feature:
         """The options of its plans, where those without it would be `shape`."""
         return shape
 
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether batches have rows of several datasets, by a schedule; `shares` then returns it."""
+        return False
+
+    @property
+    def epoch_rows(self) -> int | None:
+        """The rows that an epoch takes of all datasets, if it decides that; None: it does not."""
+        return None
+
+    def mixes(self, datasets: int, options: Options) -> bool:
+        """Whether it will mix the rows of so many datasets.
+
+        Raises:
+            OptionError: it would, but an option does not allow it.
+        """
+        return False
+
+    def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+        """Check that it can mix datasets: of each its label, whether its rows are known, and whether copies are drawn.
+
+        Raises:
+            CountsRequiredError: those of one are known only after reading.
+        """
+
+    def resolved(self, source: Source, options: Options) -> Feature:
+        """It, with what it decides once the rows of all datasets are known."""
+        return self
+
+    def shares(
+        self,
+        datasets: Sequence[DatasetShare],
+        shape: PlanOptions,
+        num_ranks: int,
+        epoch: int,
+        rest: RemainingRows | None,
+    ) -> ScheduledShares:
+        """What ranks get in an epoch of which batches have rows of several datasets, or in the rest of one."""
+        raise NotImplementedError
+
+    def rest(self, splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, parts: int) -> RemainingRows | None:
+        """These rows as the rest of an epoch, after so many phases; None: in the order of splits."""
+        return None
+
+    def saved(self) -> Mapping[str, Any]:
+        """What states hold of it and ranks compare, as plain values by name."""
+        return {}
+
+    def as_saved(self, saved: Mapping[str, Any]) -> Feature:
+        """It, as it was when a state was taken that holds these values."""
+        return self
+
+    def check_phase(self, saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
+        """Check that it means the same under the options and ranks of a state as under the current ones.
+
+        Raises:
+            CheckpointMismatchError: it does not.
+        """
+
+    def words(self, source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
+        """What an epoch takes of each dataset, and how batches mix them; "" if it mixes none."""
+        return ""
+
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """What makes its batches, where `maker` makes those of rows."""
         return maker
@@ -166,6 +234,58 @@ class Features(Feature):
     def plan(self, shape: PlanOptions) -> PlanOptions:
         """See `Feature`."""
         return reduce(lambda made, feature: feature.plan(made), self.each, shape)
+
+    @property
+    def _mixing(self) -> Feature:
+        """The one that mixes rows, if one does."""
+        return next((feature for feature in self.each if feature.mixes_rows), Feature())
+
+    @property
+    def mixes_rows(self) -> bool:
+        """See `Feature`."""
+        return self._mixing.mixes_rows
+
+    @property
+    def epoch_rows(self) -> int | None:
+        """See `Feature`."""
+        return self._mixing.epoch_rows
+
+    def mixes(self, datasets: int, options: Options) -> bool:
+        """See `Feature`."""
+        return any(feature.mixes(datasets, options) for feature in self.each)
+
+    def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+        """See `Feature`."""
+        for feature in self.each:
+            feature.check_parts(parts, options)
+
+    def resolved(self, source: Source, options: Options) -> Features:
+        """See `Feature`."""
+        return replace(self, each=tuple(feature.resolved(source, options) for feature in self.each))
+
+    def shares(self, *args: Any) -> ScheduledShares:
+        """See `Feature`."""
+        return self._mixing.shares(*args)
+
+    def rest(self, *args: Any) -> RemainingRows | None:
+        """See `Feature`."""
+        return self._mixing.rest(*args)
+
+    def saved(self) -> Mapping[str, Any]:
+        """See `Feature`."""
+        return {name: value for feature in self.each for name, value in feature.saved().items()}
+
+    def as_saved(self, saved: Mapping[str, Any]) -> Features:
+        """See `Feature`."""
+        return replace(self, each=tuple(feature.as_saved(saved) for feature in self.each))
+
+    def check_phase(self, saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
+        """See `Feature`."""
+        self._mixing.check_phase(saved, current)
+
+    def words(self, source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
+        """See `Feature`."""
+        return self._mixing.words(source, epoch, shape, num_ranks)
 
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """See `Feature`."""

@@ -8,11 +8,18 @@ from dataclasses import replace
 from torch_dataloader_utils.class_weights.feature import class_weights
 from torch_dataloader_utils.feature import Feature, Features
 from torch_dataloader_utils.length_buckets.feature import length_buckets
+from torch_dataloader_utils.mixing.feature import mixing
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.packing.feature import packing
 from torch_dataloader_utils.subsets.feature import subsets
 
-FEATURES: tuple[Callable[[Options], Feature | None], ...] = (subsets, class_weights, packing, length_buckets)
+FEATURES: tuple[Callable[[Options], Feature | None], ...] = (
+    subsets,
+    class_weights,
+    packing,
+    length_buckets,
+    mixing,
+)
 
 
 def with_features(options: Options, features: Sequence[Callable[[Options], Feature | None]] = FEATURES) -> Options:

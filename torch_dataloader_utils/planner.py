@@ -177,7 +177,7 @@ class Planner:
         # A function by its name: the repr of an object may hold its address, which differs between ranks.
         parts = astuple(replace(options, sharding=policy_name(options.sharding)))
         others = (self._options.shard.sync_every, self._source.exact, self._options.pack.text, self._source.buckets)
-        return digest(map(str, (*parts, *others)))
+        return digest(map(str, (*parts, *others, self._options.features.saved())))
 
     def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
         options = plan_options(self._options, num_shards)
@@ -185,7 +185,15 @@ class Planner:
         if kept is None or kept.options != options or kept.num_ranks != num_ranks:
             of = self._source
             kept = self._last_plan = Plan(
-                of.files, of.splits, options, num_ranks, of.exact, of.parts, grows=follows, unit=of.unit
+                of.files,
+                of.splits,
+                options,
+                num_ranks,
+                of.exact,
+                of.parts,
+                grows=follows,
+                unit=of.unit,
+                features=self._options.features,
             )
         return kept
 
@@ -290,16 +298,14 @@ class PlanWarnings:
 
 def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions:
     """The options a plan depends on, with another number of shards if given."""
-    shard, mixing = options.shard, options.mixing
-    if mixing is not None:
-        num_shards = 1  # the workers of a rank share the reading of all datasets
+    shard = options.shard
     shape = PlanOptions(
         batch_size=options.batch.batch_size,
         shuffle=bool(options.shuffle.permutes),
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),
-        sharding=with_options(shard.sharding) if mixing is None else "contiguous",
+        sharding=with_options(shard.sharding),
         even=(shard.even if shard.steps_per_epoch is None else None) or "none",
         last_batch=options.batch.last_batch,
         buffer_rows=options.shuffle.window_rows,
@@ -307,7 +313,6 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
         open_splits=options.shuffle.open_splits,
         steps_per_epoch=shard.steps_per_epoch,
         canonical_ranks=shard.canonical_ranks,
-        mixing=mixing,
     )
     return options.features.plan(shape)
 

@@ -18,6 +18,7 @@ import pytest
 from tests.terminal import Terminal, stderr_terminal
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.pass_progress import rows_before
 from torch_dataloader_utils.planner import plan_options
@@ -237,7 +238,7 @@ def test_a_worker_of_a_foreign_loader_shows_nothing(folder: Path) -> None:
 
 
 def phases(options: Any, steps: int, num_ranks: int) -> Phase:
-    return Phase(plain_options(options, num_ranks), steps)
+    return Phase(plain_options(options, num_ranks, Feature()), steps)
 
 
 def test_rows_before_a_position(folder: Path) -> None:

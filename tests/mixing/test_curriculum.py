@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.checkpoint.form import check_form, sealed
 from torch_dataloader_utils.errors import CheckpointMismatchError, EmptyDatasetError, OptionError
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked, in_rows
 from torch_dataloader_utils.mixing.laps import cut_laps
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
@@ -218,7 +219,7 @@ def test_weights_change_as_often_as_a_state_can_hold() -> None:
     """A loader whose states cannot be loaded is refused when it is made."""
     same = [WeightPhase(row, (Fraction(1), Fraction(2))) for row in range(MOST_PHASES + 1)]
     held, more = (Curriculum(tuple(phases), 9) for phases in (same[:-1], same))
-    options = {**plain_options(PlanOptions(), 1), "mixing": {"batches": "proportional", **held.plain}}
+    options = {**plain_options(PlanOptions(), 1, Feature()), "mixing": {"batches": "proportional", **held.plain}}
     state = {"version": 1, "plan_version": 1, "data": {}, "epoch": 0, "links": [{"options": options, "batches": 0}]}
     check_form(sealed(state))
     with pytest.raises(OptionError, match="65,537 pairs of a start and weights: expected at most 65,536"):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 
 from torch_dataloader_utils import Rotate, Strided
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.model import (
     DataFile,
     DataFileInfo,
@@ -65,8 +66,8 @@ def phase(
 ) -> Phase:
     """A phase that came so far: batches of all ranks or of each, or a cursor of each."""
     if isinstance(delivered, int) or all(isinstance(count, int) for count in delivered):
-        return Phase(plain_options(options, num_ranks), delivered)
-    return Phase(plain_options(options, num_ranks), 1, dict(enumerate(delivered)))
+        return Phase(plain_options(options, num_ranks, Feature()), delivered)
+    return Phase(plain_options(options, num_ranks, Feature()), 1, dict(enumerate(delivered)))
 
 
 def row_ids(pieces: Iterable[Piece]) -> list[RowId]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.mixing.test_curriculum import curricula
 from tests.planning.helpers import data_file, row_ids, window_sizes
 from torch_dataloader_utils.mixing.curriculum import Curriculum
-from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.mixing.feature import Mixing
+from torch_dataloader_utils.planning.parts import Part
 from torch_dataloader_utils.planning.phases import Phase, plain_options, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -32,7 +33,6 @@ def plans(draw: st.DrawFn, **fixed: Any) -> tuple[Plan, Curriculum]:
         files.append([replace(file, info=replace(file.info, part=part)) for file in some])
     splits = [split for part in files for split in make_splits(TargetSizeSplitStrategy(split_rows=3), part)]
     options = {
-        "mixing": {"batches": "proportional", **curriculum.plain},
         "sharding": "contiguous",
         "batch_size": draw(st.integers(1, 6)),
         "shuffle": draw(st.booleans()),
@@ -45,6 +45,7 @@ def plans(draw: st.DrawFn, **fixed: Any) -> tuple[Plan, Curriculum]:
         PlanOptions(**options),
         draw(st.integers(1, 3)),
         parts=[Part()] * len(files),
+        features=Mixing({"batches": "proportional", **curriculum.plain}),
     )
     return plan, curriculum
 
@@ -149,7 +150,7 @@ def test_elastic_resumes_lose_and_repeat_nothing_and_keep_the_boundaries(
         steps = data.draw(st.integers(0, max(now.steps(epoch) or [0])))
         for rank in range(now.num_ranks):
             taken += [row for batch in list(batches_of(now, epoch, rank))[:steps] for row in batch]
-        past.append(Phase(plain_options(now.options, now.num_ranks), steps))
+        past.append(Phase(plain_options(now.options, now.num_ranks, now.features), steps))
         options = replace(plan.options, batch_size=data.draw(st.integers(1, 6)))
         shape = replace(plan, options=options, num_ranks=data.draw(st.integers(1, 3)))
         now = plan_of_rest(shape, epoch, past)
@@ -178,7 +179,7 @@ def test_other_weights_begin_a_new_phase_of_the_same_rows(
     taken = [
         row for rank in range(plan.num_ranks) for batch in list(batches_of(plan, epoch, rank))[:steps] for row in batch
     ]
-    past = [Phase(plain_options(plan.options, plan.num_ranks), steps)]
+    past = [Phase(plain_options(plan.options, plan.num_ranks, plan.features), steps)]
     sizes = [
         sum(len(of_file(file)) for file in plan.files if file.info.part == part) for part in range(len(plan.parts))
     ]
@@ -187,6 +188,6 @@ def test_other_weights_begin_a_new_phase_of_the_same_rows(
         changed = Curriculum(curriculum.phases[::-1][:1], max(curriculum.total + data.draw(st.integers(-3, 3)), 1))
         first = replace(changed.phases[0], first=0)
         other = {"batches": "proportional", **replace(changed, phases=(first,)).plain}
-    rest = plan_of_rest(replace(plan, options=replace(plan.options, mixing=other)), epoch, past)
+    rest = plan_of_rest(replace(plan, features=Mixing(other)), epoch, past)
     taken += [row for rank in range(plan.num_ranks) for batch in batches_of(rest, epoch, rank) for row in batch]
     assert Counter(taken) == expected

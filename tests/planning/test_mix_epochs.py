@@ -13,9 +13,10 @@ from tests.mixing.test_curriculum import phases
 from tests.planning.helpers import data_file, row_ids, window_sizes
 from tests.planning.test_curricula import Row, batches_of, source_of
 from torch_dataloader_utils.mixing.curriculum import Curriculum
+from torch_dataloader_utils.mixing.feature import Mixing
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch
-from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.planning.parts import Part
 from torch_dataloader_utils.planning.phases import Phase, plain_options, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -65,7 +66,7 @@ def cases(draw: st.DrawFn, even: str = "drop", last_batch: str = "partial", most
     splits = [split for part in files for split in make_splits(TargetSizeSplitStrategy(split_rows=3), part)]
     mixing = draw(mixings(sizes))
     options: dict[str, Any] = {
-        "mixing": mixing, "sharding": "contiguous", "batch_size": draw(st.integers(1, 6)),
+        "sharding": "contiguous", "batch_size": draw(st.integers(1, 6)),
         "shuffle": draw(st.booleans()), "even": "none", **draw(window_sizes),
     }  # fmt: skip
     plan = Plan(
@@ -74,6 +75,7 @@ def cases(draw: st.DrawFn, even: str = "drop", last_batch: str = "partial", most
         PlanOptions(**options),
         draw(st.integers(1, most_ranks)),
         parts=[Part()] * len(sizes),
+        features=Mixing(mixing),
     )
     assume(fits(mixing, plan.num_ranks * plan.batch_rows))
     plan = replace(plan, options=replace(plan.options, even=even, last_batch=last_batch))
@@ -91,8 +93,8 @@ def fits(mixing: Mapping[str, Any], step: int) -> bool:
 
 
 def mixing_of(plan: Plan) -> Mapping[str, Any]:
-    assert plan.options.mixing is not None
-    return plan.options.mixing
+    assert isinstance(plan.features, Mixing)
+    return plan.features.mixing or {}
 
 
 def taken_by(plan: Plan, epoch: int) -> list[list[list[Row]]]:
@@ -186,7 +188,7 @@ def test_what_an_interrupted_epoch_left_out_is_there_for_its_rest(case: Case, ep
         most = max(now.steps(epoch) or [0])
         steps = data.draw(st.integers(0, max(most - 1, 0)))
         taken += [row for batches in taken_by(now, epoch) for batch in batches[:steps] for row in batch]
-        past.append(Phase(plain_options(now.options, now.num_ranks), steps))
+        past.append(Phase(plain_options(now.options, now.num_ranks, now.features), steps))
         ranks, size = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
         assume(fits(mixing_of(plan), ranks * size))
         shape = replace(plan, options=replace(plan.options, batch_size=size), num_ranks=ranks)

@@ -12,7 +12,7 @@ from tests.planning.helpers import all_rows, data_file, delivered, make_plan, se
 from torch_dataloader_utils import Rotate
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, ShardingError
 from torch_dataloader_utils.model import DataFile, Piece
-from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.planning.parts import Part
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 

@@ -17,7 +17,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
     "iteration/epochs:check_device": "only with a GPU",
     "iteration/epochs:check_foreign": "torch passes on no more than the text of errors in its workers",
-    "sources/mixing:check_counted": "of class_weights within a combination",
+    "mixing/feature:_check_counted": "of class_weights within a combination",
 }
 
 # Functions with errors that say what is to be done, but not as a change of the call's keywords that a test follows.
@@ -109,8 +109,8 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "plan_page/page:_check_place",
         "planning/strategies:located",
         "planning/strategies:check_disjoint",
-        "planning/mixing:check_ranks",
-        "planning/mixing:_shard_ends",
+        "planning/parts:check_ranks",
+        "planning/parts:_shard_ends",
         "planning/order:without",
         "planning/phases:_policy_named",
         "planning/rank_plan:rows_of_step",
@@ -122,7 +122,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "sources/combine:_structured",
         "sources/combine:_check_keys",
         "sources/combine:_check_same",
-        "sources/mixing:check_weighable",
+        "sources/merged:check_weighable",
         "sources/combine:_check_within",
         "sources/samples:sharded_alike",
         "sources/samples:_check_contract",

@@ -32,7 +32,6 @@ from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.group import labels
-from torch_dataloader_utils.sources.mixing import mixing_of
 from torch_dataloader_utils.sources.samples import own_shards
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import TableSource
@@ -71,7 +70,7 @@ def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
     _warn_of_unused(named, given)
     parts = dict(zip(named, _sources(named, defaults, options), strict=True))
     source = combined_source(list(parts.values()), list(parts), options)
-    options = replace(options, mixing=mixing_of(source, options))
+    options = replace(options, features=options.features.resolved(source, options))
     of_source = {name: part.given if isinstance(part, _ToOpen) else None for name, part in named.items()}
     return StructuredLoader(CombinedDataset(source, options, combination_values(of_source, defaults)), options)
 

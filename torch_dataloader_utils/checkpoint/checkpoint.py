@@ -25,7 +25,6 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import END, RankCursor
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest, plan_options
-from torch_dataloader_utils.planning.mix_epochs import mixing_in_rows
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.phases import Phase, plain_options
 from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
@@ -65,31 +64,6 @@ def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None
         raise CheckpointMismatchError(
             "with canonical_ranks, the global batch (num_ranks x batch_size) and the other options that shape the "
             f"order must stay the same. The state has {difference(last, current)}."
-        )
-
-
-def check_boundaries(saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
-    """Check that weights which change at steps change at the same rows of the run as when the state was taken.
-
-    Args:
-        saved: the options that the state was taken with, and the number of ranks.
-        current: those of the loader.
-
-    Raises:
-        CheckpointMismatchError: a step has another number of rows now.
-    """
-    mixing = current[0].mixing
-    if mixing is None or mixing.get("unit") != "step":
-        return
-    then, now = (mixing_in_rows(mixing, *shape)["phases"] for shape in (saved, current))
-    if then != now:
-        steps = [step for step, _ in mixing["phases"]]
-        pairs = ", ".join(f"({row:_}, ...)" for row, _ in then[:_PAIRS])
-        raise CheckpointMismatchError(
-            f"weights change at the steps {steps[:_PAIRS]}, which are other rows here than in the state: it was taken "
-            f"by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here are "
-            f"{current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that the state "
-            f"means: weights=Weights([{pairs}{', ...' if len(then) > _PAIRS else ''}], at='row')."
         )
 
 
@@ -190,7 +164,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
     nulls = options.convert.nulls_text
     order = options.shuffle
     shuffle = {"": "False", "rows": "True"}.get(order.permutes, order.permutes)
-    mixed = [] if options.mixing is None else [", mixed by rows"]
+    mixed = [] if not options.features.mixes_rows else [", mixed by rows"]
     known = "known" if counts_are_known(source) else UNKNOWN
     components: dict[str, tuple[Sequence[str], str]] = {
         "files": (named, f"{len(files)} files, {rows} rows"),
@@ -367,8 +341,9 @@ class StateCodec:
             )
         check_seal(state)
         *past, last = map(phase_of, state["links"])
-        if self._plan_options.mixing is not None and (state["epoch"] or past or last.begun):
-            check_boundaries(last.shape(self._plan_options), (self._plan_options, self._planner.world.num_ranks))
+        if self._options.features.mixes_rows and (state["epoch"] or past or last.begun):
+            here_now = self._plan_options, self._planner.world.num_ranks
+            self._options.features.check_phase(last.shape(self._plan_options), here_now)
         skip = tuple((int(first), int(last)) for first, last in state.get("skip", ()))
         place = EpochPosition(int(state["epoch"]), skip=skip)
         if dict(last.options) == self._saved_options and self._counts_as_here(state):
@@ -418,7 +393,7 @@ class StateCodec:
     def _saved_options(self) -> dict[str, Any]:
         """The options that shape the order, besides the data, as plain values."""
         options, ranks = self._plan_options, self._planner.world.num_ranks
-        plain = plain_options(options, ranks)
+        plain = plain_options(options, ranks, self._options.features)
         strategy = self._options.split.split_strategy
         if hasattr(strategy, "generate"):
             plain["strategy"] = f"{type(strategy).__module__}.{type(strategy).__qualname__}"

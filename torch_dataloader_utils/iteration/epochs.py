@@ -51,7 +51,7 @@ def check_foreign(options: Options, worker: tuple[int, int] | None) -> None:
         OptionError: they do not.
     """
     check_device(options.worker.device, worker)
-    if options.mixing is not None and worker is not None and worker[1] > 1:
+    if options.features.mixes_rows and worker is not None and worker[1] > 1:
         raise OptionError(
             f"a mix within {worker[1]} workers of a foreign loader: its batches combine rows of all datasets. Use one "
             "worker, or none, or do not mix rows.",

@@ -12,7 +12,6 @@ from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
 from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, repeats_rows
-from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.advice import (
     Advice,
@@ -27,7 +26,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.scan import ScanSpec
-from torch_dataloader_utils.sources.mixing import mix_in_words, subset_in_words
+from torch_dataloader_utils.sources.merged import splits_in_words, subset_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import snapshot_in_words
@@ -101,9 +100,9 @@ class _Facts:
 
     def _mix(self, own: RankPlan, num_ranks: int) -> str:
         """What an epoch takes of each dataset of a combination."""
-        windows = None if own.window is None else own.window.windows
-        shape = plan_options(self.options)
-        return mix_in_words(self.source, self.options, self.epoch, shape, num_ranks, windows)
+        if self.options.features.mixes_rows:
+            return self.options.features.words(self.source, self.epoch, plan_options(self.options), num_ranks)
+        return splits_in_words(self.source, self.options, None if own.window is None else own.window.windows)
 
     @property
     def _follow(self) -> str:
@@ -163,8 +162,8 @@ class _Facts:
             for share in ranks
             if share.rows is not None and share.steps is not None
         ]
-        mixing = self.options.mixing
-        rows = self._rows if mixing is None else rows_of_epoch(mixing)
+        features = self.options.features
+        rows = features.epoch_rows if features.mixes_rows else self._rows
         return None if rows is None or len(delivered) < len(ranks) else rows - sum(delivered)
 
     def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:

@@ -41,7 +41,7 @@ class Options:
     """All options of one loader, grouped; and the features that they ask for.
 
     Attributes:
-        mixing: how its datasets are mixed, as its plans need it (see `PlanOptions`).
+        combines: whether it is of a combination.
         features: what they change of the loader.
         keywords: those that were given, for another loader with some of them replaced; copies have none.
     """
@@ -58,7 +58,7 @@ class Options:
     worker: WorkerOptions
     follow: FollowOptions
     mix: MixOptions = field(default_factory=MixOptions)
-    mixing: Mapping[str, Any] | None = None
+    combines: bool = False
     features: Features = field(default_factory=Features, compare=False)  # made of the others
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

@@ -36,7 +36,9 @@ def parse_combination(keywords: Mapping[str, Any]) -> tuple[Options, dict[str, A
     """
     options = parse_options(keywords, "combine")
     shard = replace(options.shard, count_rows=False)
-    whole = replace(options, shard=shard, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions())
+    whole = replace(
+        options, shard=shard, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions(), combines=True
+    )
     return whole, {name: plain_value(value) for name, value in keywords.items() if name in of_parts()}
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from torch_dataloader_utils.model import FileKey, Piece, Rows, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Options, Rotate, Strided, name_of, repeats_rows
-from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.options.sharding import WORDS
 from torch_dataloader_utils.options.shuffle import Shuffle
 from torch_dataloader_utils.plan_page.call import call_values
@@ -24,7 +23,6 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import assignment_of
 from torch_dataloader_utils.redaction import printable, redacted
-from torch_dataloader_utils.sources.mixing import mix_in_words
 from torch_dataloader_utils.sources.source import Source, splits_of
 
 # Plans that Python computes for the plan page: those whose rule no browser can run.
@@ -38,7 +36,7 @@ def why_fixed(source: Source, options: Options) -> str | None:
     """Why only Python can compute the plan, as the end of a sentence; None if the page's planner can."""
     if hasattr(options.split.split_strategy, "generate"):
         return f"the split strategy {type(options.split.split_strategy).__name__} makes the shards itself"
-    if options.mixing is not None and len(source.parts) == 1:
+    if options.features.mixes_rows and len(source.parts) == 1:
         return "it repeats or leaves out rows of the dataset"
     if len(source.parts) > 1:
         return f"it {'merges the splits' if options.mix.batches == 'splits' else 'mixes the rows'} of several datasets"
@@ -87,10 +85,10 @@ def planned(source: Source, options: Options, planner: Planner, epoch: int) -> d
 
 def _mix(source: Source, options: Options, epoch: int, num_ranks: int) -> dict[str, Any]:
     """What an epoch takes of each dataset in words, and its number of rows; empty if no rows are mixed."""
-    if options.mixing is None:
+    if not options.features.mixes_rows:
         return {}
-    words = mix_in_words(source, options, epoch, plan_options(options), num_ranks)
-    return {"mix": printable(words), "total": rows_of_epoch(options.mixing)}
+    words = options.features.words(source, epoch, plan_options(options), num_ranks)
+    return {"mix": printable(words), "total": options.features.epoch_rows}
 
 
 def _without_windows(plan: Plan) -> Plan:
@@ -210,7 +208,7 @@ def plan_values(options: Options, num_ranks: int) -> Values:
         "num_ranks": num_ranks,
         "num_workers": options.worker.num_workers,
         "batch_size": options.batch.batch_size * options.features.unit_rows,
-        "sharding": "contiguous" if options.mixing is not None else name_of(sharding) if plain else None,
+        "sharding": "contiguous" if options.features.mixes_rows else name_of(sharding) if plain else None,
         **{name: getattr(shard.rotation, name) for name in Rotate.fields},
         "unit": shard.unit,
         "canonical_ranks": shard.canonical_ranks,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch_dataloader_utils.errors import OptionError, ShardingError
 from torch_dataloader_utils.options import EVEN, LAST_BATCH, ShardingOptions
@@ -56,9 +54,6 @@ class PlanOptions(ShardingOptions):
         canonical_ranks: the number of virtual ranks that the policy shards for instead of the real ones, so that
             global batches do not depend on the number of ranks.
         steps_per_epoch: batches per rank; a worker that runs out repeats its rows.
-        mixing: how the rows of several datasets are mixed, as plain values: {"batches": "proportional" or "single",
-            "rows": of each dataset in an epoch, "rates": of each dataset, "run": True if epochs that have every row
-            once still continue where the last one ended}; None: their splits are merged.
         read_together: which rows are read together although they are not shuffled; None: as it is fastest.
         levelled: whether ranks get equal numbers of full steps although `even` is `"none"`, and share the rest.
         unit_rows: rows that stay together in batches, such as the tokens of a sequence (L); else 1.
@@ -76,7 +71,6 @@ class PlanOptions(ShardingOptions):
     open_splits: int | str | None = None
     canonical_ranks: int | None = None
     steps_per_epoch: int | None = None
-    mixing: Mapping[str, Any] | None = None
     read_together: ReadTogether | None = None
     levelled: bool = False
     unit_rows: int = 1

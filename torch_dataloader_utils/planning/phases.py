@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, Literal
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.model import Piece, RankCursor
 from torch_dataloader_utils.options import Rotate, Strided, name_of, split_sharding
-from torch_dataloader_utils.planning.mix_epochs import rest_of_mix
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
@@ -71,7 +71,6 @@ class Phase:
             CheckpointMismatchError: its policy was a function, and is a different one now.
         """
         names = {item.name for item in fields(PlanOptions)} & self.options.keys() - {"sharding"}
-        current = replace(current, mixing=None)
         sharding = _sharding_of(self.options, current.sharding)
         own = {name: self.options[name] for name in names}
         options = replace(current, sharding=sharding, **own, **_units_of(self.options))
@@ -83,17 +82,13 @@ class Phase:
         same = replace(options, num_shards=1) == replace(then, num_shards=1) and ranks == ranks_then
         in_lockstep = isinstance(self.batches, int) and not self.cursors
         # What "auto" means depends on the number of workers. Ranks at different steps would not end together.
-        if then.mixing is not None:
-            return False
         return same and then.sharding != "auto" and (in_lockstep or then.even == "none")
 
 
-def plain_options(options: PlanOptions, num_ranks: int) -> dict[str, Any]:
+def plain_options(options: PlanOptions, num_ranks: int, features: Feature) -> dict[str, Any]:
     """The options that shape the order, except those stored with the data, as plain values."""
     plain = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in _NOT_PLAIN}
-    if options.mixing is None:
-        del plain["mixing"]  # as in states from before there was any
-    return plain | _saved_units(options) | _saved_sharding(options) | {"num_ranks": num_ranks}
+    return plain | dict(features.saved()) | _saved_units(options) | _saved_sharding(options) | {"num_ranks": num_ranks}
 
 
 # The names that states have for what the first feature that was not about rows brought.
@@ -168,8 +163,10 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
     rest = None
     shapes = [*(phase.shape(first.options) for phase in past), (first.options, first.num_ranks)]
     for phase, shape, following in zip(past, shapes, shapes[1:], strict=False):
-        plan = replace(first, options=shape[0], num_ranks=shape[1], rest=rest)
-        rest = _left(plan, epoch, phase, by_rank=phase.keeps_ranks(shape, following))
+        features = first.features.as_saved(phase.options)
+        plan = replace(first, options=shape[0], num_ranks=shape[1], rest=rest, features=features)
+        by_rank = not first.features.mixes_rows and phase.keeps_ranks(shape, following)
+        rest = _left(plan, epoch, phase, by_rank=by_rank)
     return first if rest is None else replace(first, rest=rest)
 
 
@@ -194,9 +191,8 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRo
 
 def _rest(plan: Plan, epoch: int, number: int, pieces: Sequence[Piece]) -> RemainingRows:
     """These rows, as what `number` phases of `epoch` left."""
-    if plan.options.mixing is not None:
-        return rest_of_mix(plan.splits, pieces, epoch, number, len(plan.parts))
-    return RemainingRows(epoch, number, rest_of(plan.splits, pieces))
+    found = plan.features.rest(plan.splits, pieces, epoch, number, len(plan.parts))
+    return found or RemainingRows(epoch, number, rest_of(plan.splits, pieces))
 
 
 def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

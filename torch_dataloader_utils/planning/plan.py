@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
-from typing import Any
 
 from torch_dataloader_utils.errors import (
     EmptyDatasetError,
@@ -15,29 +14,20 @@ from torch_dataloader_utils.errors import (
     ShardingError,
     use,
 )
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Rotate, name_of
 from torch_dataloader_utils.options.clashes import EVEN_UNKNOWN, WRAP_UNKNOWN
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
-from torch_dataloader_utils.planning.mix_epochs import (
-    MixedEpoch,
-    full_step,
-    has_all_once,
-    mix_of_epoch,
-    mix_of_rest,
-    mixing_in_rows,
-)
-from torch_dataloader_utils.planning.mix_shares import MixShares, one_after_another
-from torch_dataloader_utils.planning.mix_windows import windowed_laps
-from torch_dataloader_utils.planning.mixing import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces, SplitTable, splits_read
+from torch_dataloader_utils.planning.parts import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.read_together import in_windows
 from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
-from torch_dataloader_utils.planning.shares import KeptShares, Shares, assign
+from torch_dataloader_utils.planning.shares import KeptShares, ScheduledShares, Shares, assign
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.tasks import Layouts, SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
@@ -156,6 +146,7 @@ class Plan:
         rest: what earlier phases left of one epoch, if the plan covers only that; None: all rows of any epoch.
         grows: whether the table may still be empty (follow=True).
         unit: what a row is.
+        features: what changes the plan.
 
     Raises:
         OptionError: options exclude each other, or the policy is unknown.
@@ -173,8 +164,9 @@ class Plan:
     rest: RemainingRows | None = None
     grows: bool = False
     unit: Unit = Unit.ROW
+    features: Feature = field(default_factory=Feature)
     _epochs: dict[int, Shares] = field(default_factory=dict, init=False, repr=False)
-    _mixes: dict[int, MixShares] = field(default_factory=dict, init=False, repr=False)
+    _mixes: dict[int, ScheduledShares] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.options.check_ranks(self.num_ranks)
@@ -195,8 +187,7 @@ class Plan:
         if not self.exact:
             check_unknown_counts(self.options)
         elif self.rest is None and (mix := self._mix(0)) is not None:
-            once = has_all_once(self.options.mixing or {}, self._datasets)
-            mix.check_rows([part.name for part in self.parts], once=once)
+            mix.check([part.name for part in self.parts])
         elif self.options.even in ("drop", "pad") and self.rest is None:
             check_even_rows(self.options, self._datasets, self.num_ranks, self.unit, may_be_empty=self.grows)
 
@@ -314,7 +305,7 @@ class Plan:
         options = virtual_options(self.options, self.num_ranks, exact=self.exact)
         return replace(self, options=options, num_ranks=virtual_ranks)
 
-    def _shares(self, epoch: int) -> Shares | KeptShares | VirtualShares | MixShares:
+    def _shares(self, epoch: int) -> Shares | KeptShares | VirtualShares | ScheduledShares:
         """The shares of all ranks."""
         if (mix := self._mix(epoch)) is not None:
             return mix
@@ -322,19 +313,21 @@ class Plan:
             return self._own_shares(epoch)
         return VirtualShares(self._virtual._assigned(epoch), self.num_ranks)
 
-    def _mix(self, epoch: int) -> MixShares | None:
-        """The shares of all ranks if datasets are mixed row by row; those of the last requested epoch are cached."""
-        if (mixing := self.options.mixing) is None:
+    def _mix(self, epoch: int) -> ScheduledShares | None:
+        """The shares of all ranks if batches have rows of several shards; those of the last epoch are cached."""
+        if not self.features.mixes_rows:
             return None
         if epoch not in self._mixes:
             self._mixes.clear()
-            self._mixes[epoch] = MixShares(self._mixed_epoch(mixing, epoch), self.options, self.num_ranks)
+            self._mixes[epoch] = self.features.shares(self._datasets, self.options, self.num_ranks, epoch, self.rest)
         return self._mixes[epoch]
 
     def _shards(self, epoch: int, rank: int, lap: int) -> Shards:
         """What each worker of a rank delivers, in a plan without virtual ranks."""
         if (mix := self._mix(epoch)) is not None:
-            return self._mixed_shards(mix, epoch, rank)
+            phase = self.rest.phase if self.rest else 0
+            windows = ("window", self.options.seed, epoch, rank, phase)
+            return mix.shards(rank, lambda shards: SegmentTable(self._layouts(shards)), windows)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         if self.options.shuffles_rows:
@@ -342,25 +335,6 @@ class Plan:
         if (together := self.options.read_together) is not None:
             return in_windows(shards, SegmentTable(self._layouts(shards)), together, self.options.seed, key)
         return shards
-
-    def _mixed_epoch(self, mixing: Mapping[str, Any], epoch: int) -> MixedEpoch:
-        """The rows that an epoch takes of each dataset of a mix, or those that earlier phases left of it."""
-        step = full_step(self.options, self.num_ranks)
-        mixing = mixing_in_rows(mixing, self.options, self.num_ranks)
-        if self.rest is None:
-            return mix_of_epoch(self._datasets, mixing, epoch, step)
-        return mix_of_rest(self.rest.laps, mixing, epoch, step)
-
-    def _mixed_shards(self, mix: MixShares, epoch: int, rank: int) -> Shards:
-        """A shard for each dataset of a mix, and one for the padding if there is any."""
-        laps, pads = mix.laps(rank), mix.pads(rank)
-        if self.options.shuffles_rows:
-            segments = SegmentTable(self._layouts(tuple(lap for each in laps for lap in each)))
-            key = ("window", self.options.seed, epoch, rank, self.rest.phase if self.rest else 0)
-            shards = tuple(map(one_after_another, windowed_laps(laps, segments, self.options, key)))
-        else:
-            shards = tuple(map(one_after_another, laps))
-        return (*shards, pads) if pads else shards
 
     def _pieces(self, epoch: int, rank: int, lap: int) -> Pieces:
         """The rank's pieces, in order: real ones, then padding; in a later lap, its rows of the whole epoch."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -21,11 +22,53 @@ from torch_dataloader_utils.planning.even import (
     transfers,
 )
 from torch_dataloader_utils.planning.merging import pattern
-from torch_dataloader_utils.planning.mixing import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, Pieces, Runs, concatenated, joined
+from torch_dataloader_utils.planning.parts import DatasetShare, Mixture, mixed
+from torch_dataloader_utils.planning.rank_plan import BatchSchedule
 from torch_dataloader_utils.planning.splits import I64
+from torch_dataloader_utils.planning.tasks import SegmentTable
+from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import derive_key, permutation
+
+
+class ScheduledShares(Protocol):
+    """The shares of all ranks where each batch has rows of several shards, by a schedule."""
+
+    def check(self, names: Sequence[str]) -> None:
+        """Check that there are rows for `even`; `names` are those of the datasets.
+
+        Raises:
+            EmptyDatasetError: an epoch has no rows.
+            ShardingError: `even="drop"` would leave out all rows, or all of a dataset.
+        """
+
+    def never_read(self, names: Sequence[str]) -> str:
+        """A text about a dataset of which no epoch has a row; "" if there is none."""
+
+    def steps(self) -> list[int]:
+        """The number of batches of each rank."""
+
+    def rows(self) -> list[int]:
+        """The number of real rows of each rank, without padding."""
+
+    def pieces(self, rank: int) -> Iterator[Piece]:
+        """The pieces of a rank without padding."""
+
+    def not_delivered(self) -> Iterator[Piece]:
+        """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
+
+    def schedule(self, rank: int) -> BatchSchedule:
+        """The rows of each shard in the batches of a rank."""
+
+    def shards(self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...]) -> Shards:
+        """What each shard of a rank delivers.
+
+        Args:
+            rank: the rank.
+            segments: returns the segments of the files of shards.
+            key: of the rank's windows.
+        """
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import MixOptions, Options, mask_key, progress_of
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.weights import WeightTree
-from torch_dataloader_utils.planning.mixing import Part
+from torch_dataloader_utils.planning.parts import Part
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.combined import CombinedScan, SourceKey
@@ -25,7 +25,7 @@ from torch_dataloader_utils.reading.samples import SampleScan, columns_of, field
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.group import Group, MemberFacts, Names, labels, weight_trees
 from torch_dataloader_utils.sources.meanings import Side, alike
-from torch_dataloader_utils.sources.mixing import check_counted, check_mixable, check_shown, check_weighable, is_mixed
+from torch_dataloader_utils.sources.merged import check_shown, check_weighable
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
 from torch_dataloader_utils.storage import usable_cores
@@ -192,14 +192,12 @@ def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_M
     Raises:
         OptionError, ShardingError, CountsRequiredError, EmptyDatasetError: as `combined_source`.
     """
-    trees, names, mixed = weight_trees(group), group.paths, is_mixed(options, len(datasets))
+    trees, names, mixed = weight_trees(group), group.paths, options.features.mixes(len(datasets), options)
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     named = zip(labels(names), datasets, strict=True)
     plain = {_of_kind(label, item): item for label, item in named if not isinstance(item, Source)}
     sharded_alike(plain, options.shard.total_shards)
-    if mixed:
-        check_mixable(options)
     members = [
         _member(dataset, number, label, options)
         for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
@@ -207,7 +205,7 @@ def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_M
     if not mixed:
         members = _weighted(members, trees[0], options)
     else:
-        check_counted([(member.name, member.counted, member.drawn) for member in members], options)
+        options.features.check_parts([(member.name, member.counted, member.drawn) for member in members], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
         _check_keys(members[0].name, outputs[0], member.name, output)

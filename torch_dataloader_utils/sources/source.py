@@ -22,7 +22,7 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
-from torch_dataloader_utils.planning.mixing import Part, part_rows
+from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed

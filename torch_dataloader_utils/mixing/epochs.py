@@ -18,9 +18,9 @@ from torch_dataloader_utils.mixing.laps import LapRows, cut_laps, laps_of
 from torch_dataloader_utils.mixing.schedule import Stretch, rows_of_sources, whole_steps
 from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.even import left_out_runs
-from torch_dataloader_utils.planning.mixing import DatasetShare
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order
+from torch_dataloader_utils.planning.parts import DatasetShare
 from torch_dataloader_utils.planning.rest import RemainingRows, merged, order_of
 from torch_dataloader_utils.planning.splits import Splits
 

@@ -6,21 +6,24 @@ do not change the order, and a state needs only the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.mixing.epochs import Laps, MixedEpoch, full_step
 from torch_dataloader_utils.mixing.laps import even_counts
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of, whole_steps
+from torch_dataloader_utils.mixing.windows import windowed_laps
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.even import padding
-from torch_dataloader_utils.planning.mix_epochs import Laps, MixedEpoch, full_step
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces
 from torch_dataloader_utils.planning.splits import I64
+from torch_dataloader_utils.planning.tasks import SegmentTable
+from torch_dataloader_utils.planning.workers import Shards
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +32,23 @@ class MixShares:
 
     Attributes:
         epoch: the rows of each dataset, and those left out.
-        options: the plan's options, with `mixing`.
+        options: the plan's options.
         num_ranks: the number of ranks.
+        single: whether each batch is of one dataset.
+        once: whether each epoch is a pass over all rows, so that a dataset of few rows may be left out of it.
     """
 
     epoch: MixedEpoch
     options: PlanOptions
     num_ranks: int
+    single: bool
+    once: bool
 
-    def check_rows(self, names: Sequence[str], *, once: bool) -> None:
+    def check(self, names: Sequence[str]) -> None:
         """Check that there are rows for `even`.
 
         Args:
             names: of the datasets.
-            once: whether each epoch is a pass over all rows, so that a dataset of few rows may be left out of it.
 
         Raises:
             EmptyDatasetError: an epoch has no rows.
@@ -58,10 +64,10 @@ class MixShares:
             raise ShardingError(
                 f"even='drop' with N={total} rows in an epoch, R={self.num_ranks} ranks and batches of B={size}: one "
                 f"step needs R*B={self.num_ranks * size}"
-                f"{' of one dataset' if self._single else ''}. Use fewer ranks, or a smaller batch_size.",
+                f"{' of one dataset' if self.single else ''}. Use fewer ranks, or a smaller batch_size.",
                 remedies=[use(batch_size=most)] if (most := max(taken) // self.num_ranks) else [],
             )
-        if not once and (advice := self.never_read(names)):
+        if not self.once and (advice := self.never_read(names)):
             raise ShardingError(advice)
 
     def never_read(self, names: Sequence[str]) -> str:
@@ -70,7 +76,7 @@ class MixShares:
         Args:
             names: of the datasets.
         """
-        if not self._single or "drop" not in (self.options.even, self.options.last_batch):
+        if not self.single or "drop" not in (self.options.even, self.options.last_batch):
             return ""
         kept = [sum(rows) for rows in zip(*map(self._kept_of_each, range(self.num_ranks)), strict=True)]
         pairs = zip(self.epoch.laps, self.epoch.left_out, strict=True)
@@ -101,7 +107,7 @@ class MixShares:
             kept = self._kept(given)
             pairs = zip(kept.tolist(), self.epoch.stretches, strict=True)
             stretches = tuple(Stretch(tuple(rows), stretch.rates) for rows, stretch in pairs)
-            self._schedules[key] = Schedule(stretches, self._size, self._single, self._padding(int(kept.sum())))
+            self._schedules[key] = Schedule(stretches, self._size, self.single, self._padding(int(kept.sum())))
         return self._schedules[key]
 
     def laps(self, rank: int) -> list[list[Pieces]]:
@@ -119,6 +125,15 @@ class MixShares:
         laps = [lap for number, count in enumerate(first) for lap in self._taken(number, of, 0, count)]
         return tuple(padding([piece for lap in laps for piece in lap], missing))
 
+    def shards(self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...]) -> Shards:
+        """A shard for each dataset, and one for the padding if there is any (see `ScheduledShares`)."""
+        laps, pads = self.laps(rank), self.pads(rank)
+        made: Sequence[Sequence[Sequence[Piece]]] = laps
+        if self.options.shuffles_rows:
+            made = windowed_laps(laps, segments(tuple(lap for each in laps for lap in each)), self.options, key)
+        shards = tuple(map(one_after_another, made))
+        return (*shards, pads) if pads else shards
+
     def pieces(self, rank: int) -> Iterator[Piece]:
         """The pieces of a rank without padding, dataset by dataset."""
         return (piece for laps in self.laps(rank) for lap in laps for piece in lap)
@@ -132,10 +147,6 @@ class MixShares:
             given = self._given[:, :, rank].sum(axis=0).tolist()
             for number, (kept, rows) in enumerate(zip(self._kept_of_each(rank), given, strict=True)):
                 yield from (piece for lap in self._taken(number, rank, kept, rows) for piece in lap)
-
-    @property
-    def _single(self) -> bool:
-        return self.options.mixing is not None and self.options.mixing["batches"] == "single"
 
     @property
     def _size(self) -> int:
@@ -179,7 +190,7 @@ class MixShares:
             return given
         pairs = zip(given.tolist(), self.epoch.stretches, strict=True)
         stretches = [Stretch(tuple(rows), stretch.rates) for rows, stretch in pairs]
-        return np.array([stretch.rows for stretch in whole_steps(stretches, self._size, single=self._single)], np.int64)
+        return np.array([stretch.rows for stretch in whole_steps(stretches, self._size, single=self.single)], np.int64)
 
     def _kept_of_each(self, rank: int) -> list[int]:
         """The rows of each dataset that a rank delivers."""

@@ -1,34 +1,165 @@
-"""How the datasets of a combination are mixed: resolves the options against the datasets' row counts."""
+"""Mixing as a feature: batches with rows of several datasets, as the options say, against the datasets' row counts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError, Remedy, leave_out, use
+from torch_dataloader_utils.errors import (
+    CheckpointMismatchError,
+    CountsRequiredError,
+    OptionError,
+    Remedy,
+    leave_out,
+    use,
+)
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
+from torch_dataloader_utils.mixing.epochs import (
+    full_step,
+    has_all_once,
+    mix_of_epoch,
+    mix_of_rest,
+    mixing_in_rows,
+    rest_of_mix,
+)
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
+from torch_dataloader_utils.mixing.shares import MixShares
+from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.options import MixOptions, Options
-from torch_dataloader_utils.planning.mix_epochs import full_step, mixing_in_rows
-from torch_dataloader_utils.planning.mixing import part_rows
+from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.planning.options import PlanOptions
+from torch_dataloader_utils.planning.parts import DatasetShare, part_rows
+from torch_dataloader_utils.planning.rest import RemainingRows
+from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.printing import plural, shown
-from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_trees
+from torch_dataloader_utils.sources.merged import names_of
 from torch_dataloader_utils.sources.source import Source
 
-_PHASES_SHOWN = 4
+_SHOWN = 4  # phases, and pairs of a curriculum
 _SHARDING = ("interleave", "contiguous", "auto")  # all mean equal parts of each dataset
+_SAVED = "mixing"  # its name in states
 
 
-def is_mixed(options: Options, datasets: int) -> bool:
+@dataclass(frozen=True)
+class Mixing(Feature):
+    """Batches with rows of several datasets, of each as many as a schedule says.
+
+    Attributes:
+        mixing: how, as plain values: {"batches": "proportional" or "single", "rows": of each dataset in an epoch,
+            "rates": of each dataset, "run": True if epochs that have every row once still continue where the last one
+            ended}, or with "phases" and "total" (see `Curriculum`); None: nothing is mixed, or not yet.
+    """
+
+    mixing: Mapping[str, Any] | None = None
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether it is known how."""
+        return self.mixing is not None
+
+    @property
+    def epoch_rows(self) -> int | None:
+        """The rows of every epoch."""
+        return None if self.mixing is None else rows_of_epoch(self.mixing)
+
+    def mixes(self, datasets: int, options: Options) -> bool:
+        """Whether rows are mixed, not splits; for a single dataset, only if its rows are repeated or left out.
+
+        Raises:
+            OptionError: they are, but an option does not allow it.
+        """
+        mixes = _is_mixed(options, datasets)
+        if mixes:
+            _check_mixable(options)
+        return mixes
+
+    def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+        """Check that the rows of each dataset are known (see `Feature`)."""
+        _check_counted(parts, options)
+
+    def resolved(self, source: Source, options: Options) -> Mixing:
+        """It, with the rows that an epoch takes of each dataset.
+
+        Raises:
+            OptionError: the options do not fit the datasets.
+            EmptyDatasetError: a dataset that must be repeated has no rows.
+        """
+        return Mixing(_mixing_of(source, options))
+
+    def plan(self, shape: PlanOptions) -> PlanOptions:
+        """Plans whose workers share the reading of all datasets, of which each rank has equal parts."""
+        return shape if self.mixing is None else replace(shape, num_shards=1, sharding="contiguous")
+
+    def shares(
+        self,
+        datasets: Sequence[DatasetShare],
+        shape: PlanOptions,
+        num_ranks: int,
+        epoch: int,
+        rest: RemainingRows | None,
+    ) -> MixShares:
+        """The rows that an epoch takes of each dataset, or those that earlier phases left of it, for all ranks."""
+        assert self.mixing is not None
+        step, mixing = full_step(shape, num_ranks), mixing_in_rows(self.mixing, shape, num_ranks)
+        if rest is None:
+            rows = mix_of_epoch(datasets, mixing, epoch, step)
+        else:
+            rows = mix_of_rest(rest.laps, mixing, epoch, step)
+        once = rest is None and has_all_once(mixing, datasets)
+        return MixShares(rows, shape, num_ranks, single=mixing["batches"] == "single", once=once)
+
+    def rest(self, splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, parts: int) -> RemainingRows:
+        """These rows as the rest of a mixed epoch."""
+        return rest_of_mix(splits, pieces, epoch, phase, parts)
+
+    def saved(self) -> Mapping[str, Any]:
+        """How rows are mixed; nothing if none are, as in states from before there was any."""
+        return {} if self.mixing is None else {_SAVED: self.mixing}
+
+    def as_saved(self, saved: Mapping[str, Any]) -> Mixing:
+        """It, with what a state holds of it."""
+        return Mixing(saved.get(_SAVED))
+
+    def check_phase(self, saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
+        """Check that weights which change at steps change at the same rows of the run as when the state was taken.
+
+        Raises:
+            CheckpointMismatchError: a step has another number of rows now.
+        """
+        if self.mixing is None or self.mixing.get("unit") != "step":
+            return
+        then, now = (mixing_in_rows(self.mixing, *shape)["phases"] for shape in (saved, current))
+        if then != now:
+            steps = [step for step, _ in self.mixing["phases"]]
+            pairs = ", ".join(f"({row:_}, ...)" for row, _ in then[:_SHOWN])
+            raise CheckpointMismatchError(
+                f"weights change at the steps {steps[:_SHOWN]}, which are other rows here than in the state: it was "
+                f"taken by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here "
+                f"are {current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that "
+                f"the state means: weights=Weights([{pairs}{', ...' if len(then) > _SHOWN else ''}], at='row')."
+            )
+
+    def words(self, source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
+        """What an epoch takes of each dataset, and how batches mix them."""
+        return "" if self.mixing is None else _in_words(self.mixing, source, epoch, shape, num_ranks)
+
+
+def mixing(options: Options) -> Mixing | None:
+    """The feature of a combination; None of others, and of one that merges splits."""
+    return Mixing() if options.combines and options.mix.batches != "splits" else None
+
+
+def _is_mixed(options: Options, datasets: int) -> bool:
     """Whether rows are mixed, not splits; for a single dataset, only if its rows are repeated or left out."""
     mix = options.mix
     more = mix.stop != "once" or mix.repeat is not None or mix.rows_per_epoch is not None
     return mix.batches != "splits" and (datasets > 1 or more)
 
 
-def check_mixable(options: Options) -> None:
+def _check_mixable(options: Options) -> None:
     """Check that the options work with a mix of rows.
 
     Raises:
@@ -80,7 +211,7 @@ def _by_splits(options: Options) -> Remedy:
     return use("merges the datasets split by split", batches="splits", without=names)
 
 
-def check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+def _check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) -> None:
     """Check that the rows of each dataset are known.
 
     Args:
@@ -106,50 +237,10 @@ def check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) 
             )
 
 
-def check_weighable(labelled: Sequence[tuple[str, bool]]) -> None:
-    """Check that the rows of each dataset are known, where weights follow from them.
-
-    Args:
-        labelled: each dataset's label, and whether the rows of its splits are known.
-
-    Raises:
-        CountsRequiredError: those of one are known only after reading.
-    """
-    for label, counted in labelled:
-        if not counted:
-            raise CountsRequiredError(
-                f"a combination without weights shares its weight by number of rows, but that of {label} is known only "
-                "after reading: pass weights= to each combination, or count_rows=True for the dataset."
-            )
-
-
-def check_shown(options: Options) -> None:
-    """Check that the weights by which splits are merged are not all undone by the order of rows.
-
-    Raises:
-        OptionError: they are.
-    """
-    if options.shuffle.permutes == "all":
-        raise OptionError(
-            "weights with batches='splits' and shuffle='all': rows are drawn from all splits at once, whatever the "
-            "order of these is, so weights have no effect.",
-            remedies=[use(shuffle="splits"), use(batches="proportional")],
-        )
-
-
-def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
-    """How plans mix the rows of a combination, as plain values (see `PlanOptions`); None if they merge splits.
-
-    Args:
-        source: over all datasets.
-        options: of the combination.
-
-    Raises:
-        OptionError: the options do not fit the datasets.
-        EmptyDatasetError: a dataset that must be repeated has no rows.
-    """
+def _mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
+    """How plans mix the rows of a combination; None if they merge splits."""
     mix, group = options.mix, source.group
-    if group is None or not is_mixed(options, len(source.parts)):
+    if group is None or not _is_mixed(options, len(source.parts)):
         return None
     sizes, names = part_rows(source.splits, len(source.parts)), labels(group.paths)
     length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "max_repeats": mix.max_repeats}
@@ -167,6 +258,25 @@ def mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
     return {"batches": mix.batches, **unit, **checked(Curriculum(phases, total, fixed), sizes, names).plain, **run}
 
 
+def _in_words(mixing: Mapping[str, Any], source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
+    """What an epoch takes of each dataset, and how batches mix them."""
+    names, step_rows = names_of(source), num_ranks * shape.batch_rows(num_ranks)
+    mixing = mixing_in_rows(mixing, shape, num_ranks)
+    sizes, of_epoch = part_rows(source.splits, len(source.parts)), _rows_of_mix(mixing, epoch)
+    total = max(sum(of_epoch), 1)
+    of_each = []
+    for name, rows, size in zip(names, of_epoch, sizes, strict=True):
+        laps = "" if rows == size else f", {rows / max(size, 1):.3g} laps"
+        of_each.append(f"{rows / total:.1%} {name} ({plural(rows, 'row')}{laps})")
+    batches = "each batch is of one" if mixing["batches"] == "single" else "each batch has rows of each"
+    curriculum = Curriculum.of(mixing)
+    if curriculum is None:
+        return f"{batches}: {', '.join(of_each)}{_end_in_words(names, of_epoch, mixing['rates'], step_rows)}"
+    full = full_step(shape, num_ranks) is not None
+    steps = [curriculum.step(phase.first, step_rows, full=full) for phase in curriculum.phases]
+    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, steps)}"
+
+
 def _of_run(mix: MixOptions, rows: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
     """The mark of a mix whose epochs happen to have every row once, but continue where the last one ended."""
     once = mix.stop == "once" and mix.repeat is None and mix.rows_per_epoch is None
@@ -181,58 +291,12 @@ def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
     return {"weights": tree.of_datasets(sizes) if tree.chosen else None}
 
 
-def rows_of_mix(mixing: Mapping[str, Any], epoch: int) -> list[int]:
+def _rows_of_mix(mixing: Mapping[str, Any], epoch: int) -> list[int]:
     """The rows that an epoch takes of each dataset; `mixing` with boundaries that are rows."""
     curriculum = Curriculum.of(mixing)
     if curriculum is None:
         return list(mixing["rows"])
     return [sum(rows) for rows in zip(*(stretch.rows for stretch in curriculum.of_epoch(epoch)), strict=True)]
-
-
-def subset_in_words(source: Source) -> str:
-    """Which rows `subset`, `fraction` and `limit` choose, of each dataset by its name; "" for all."""
-    if source.group is None or not source.subset:
-        return source.subset
-    texts = [facts.subset or "all rows" for facts in source.group.facts]
-    return "; ".join(f"{name}: {text}" for name, text in zip(_names(source), texts, strict=True))
-
-
-def _names(source: Source) -> list[str]:
-    """The datasets' names, or else their numbers, as text."""
-    names = list(map(repr, source.scan.names)) if isinstance(source.scan, CombinedScan) else []
-    return names or [str(number) for number in range(len(source.parts))]
-
-
-def mix_in_words(
-    source: Source, options: Options, epoch: int, shape: PlanOptions, num_ranks: int, windows: int | None = None
-) -> str:
-    """What an epoch takes of each dataset, and how batches or splits mix them; "" for a single dataset.
-
-    Args:
-        source: of the combination.
-        options: of the combination.
-        epoch: the epoch.
-        shape: of its plans.
-        num_ranks: the number of ranks.
-        windows: into how many a rank's rows are cut where they are shuffled within windows; None: they are not.
-    """
-    names, step_rows = _names(source), num_ranks * shape.batch_rows(num_ranks)
-    if shape.mixing is None:
-        return _splits_in_words(source, options, windows) if len(names) > 1 else ""
-    mixing = mixing_in_rows(shape.mixing, shape, num_ranks)
-    sizes, of_epoch = part_rows(source.splits, len(source.parts)), rows_of_mix(mixing, epoch)
-    total = max(sum(of_epoch), 1)
-    of_each = []
-    for name, rows, size in zip(names, of_epoch, sizes, strict=True):
-        laps = "" if rows == size else f", {rows / max(size, 1):.3g} laps"
-        of_each.append(f"{rows / total:.1%} {name} ({plural(rows, 'row')}{laps})")
-    batches = "each batch is of one" if mixing["batches"] == "single" else "each batch has rows of each"
-    curriculum = Curriculum.of(mixing)
-    if curriculum is None:
-        return f"{batches}: {', '.join(of_each)}{_end_in_words(names, of_epoch, mixing['rates'], step_rows)}"
-    full = full_step(shape, num_ranks) is not None
-    steps = [curriculum.step(phase.first, step_rows, full=full) for phase in curriculum.phases]
-    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, steps)}"
 
 
 def _end_in_words(names: Sequence[str], rows: Sequence[int], rates: Sequence[float], step_rows: int) -> str:
@@ -253,39 +317,10 @@ def _end_in_words(names: Sequence[str], rows: Sequence[int], rates: Sequence[flo
     return f"; by weight until {first} ends: from step {step:,} on, batches have more of the others"
 
 
-def _splits_in_words(source: Source, options: Options, windows: int | None) -> str:
-    """How the splits of several datasets are merged."""
-    group, splits = source.group, source.splits
-    assert group is not None
-    rows = part_rows(splits, len(source.parts))
-    unknown = {splits.files[file].info.part for file in splits.file[~splits.counted].tolist()}
-    weights = [part.weight for part in source.parts if part.weight is not None]
-    total = sum(weights or ([] if unknown else rows))
-    texts = []
-    for part, (name, facts) in enumerate(zip(_names(source), group.facts, strict=True)):
-        share = f"{(weights or rows)[part] / total:.1%} " if total else ""
-        count = plural(rows[part], source.unit.planned) + ("" if facts.exact else " before filters")
-        texts.append(f"{share}{name} ({'rows known only after reading' if part in unknown else count})")
-    how = "by weight, until one of them ends" if weights else "in proportion to their size"
-    return f"splits are merged {how}: {', '.join(texts)}{_unseen(options, windows) if weights else ''}"
-
-
-def _unseen(options: Options, windows: int | None) -> str:
-    """Where the weights by which splits are merged do not show."""
-    pack = options.pack.pack
-    if windows == 1:
-        return "; each rank shuffles all its rows in one window, in which weights do not show"
-    if windows is not None:
-        return "; rows are shuffled within windows, in which weights do not show"
-    if pack is not None and not options.pack.wraps:
-        return "; documents are packed within windows, in which weights do not show"
-    return ""
-
-
 def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int]) -> str:
     """The weights from each row of the run on, with the step that has the row."""
     texts = []
-    for phase, step in zip(curriculum.phases[:_PHASES_SHOWN], steps, strict=False):
+    for phase, step in zip(curriculum.phases[:_SHOWN], steps, strict=False):
         pairs = zip(phase.weights, names, strict=True)
         shares = ", ".join(f"{float(weight / sum(phase.weights)):.1%} {name}" for weight, name in pairs)
         texts.append(f"from step {step:,} (row {phase.first:,}) on {shares}")
