@@ -44,7 +44,7 @@ def test_options_that_some_ranks_lack_are_named_on_all(data: str, tmp_path: Path
         "manifest": "manifest is None on process(es) 0, 2, a file on process(es) 1",
         "strings": "strings is without 'codes' on process(es) 0, 1, 'codes' on process(es) 2",
         "both": "count_rows is False on process(es) 0, 2, True on process(es) 1; manifest is",
-        "sync": "even is 'sync' on process(es) 0, 'none' on process(es) 1, 2",
+        "sync": "even is 'sync' on process(es) 0, None on process(es) 1, 2",
         "by hand": "count_rows is True on process(es) 0, False on process(es) 1, 2",
     }
     for found in ranks:

@@ -26,6 +26,7 @@ from torch_dataloader_utils import (
     Codes,
     DeltaDataset,
     Fill,
+    Hive,
     IcebergDataset,
     Pack,
     Padded,
@@ -398,6 +399,10 @@ CALLS: dict[str, Failing] = {
     "an interval that pyarrow cannot read": Failing({}, UnsupportedTypeError, path="intervals"),
     "a time that Python has not": Failing({"output_format": "dict"}, UnsupportedTypeError, path="late"),
     "folders of other keys": Failing({"partitioning": "hive"}, path="hive"),
+    "types of folders given twice": Failing(
+        {"partitioning": Hive(schema={"day": "int16"}), "schema": pa.schema({"id": pa.int64()})}, path="hive/day=1"
+    ),
+    "a root that is elsewhere": Failing({"partitioning": Hive("/elsewhere")}, path="hive/day=1"),
     "a folder whose value is no text": Failing({}, path=f"key={BYTES}"),
     "a manifest of a file whose name is no text": Failing({"manifest": "/tmp/tdu-names"}, path="bytes"),
     "times beside numbers": Failing(call=combined_times, path="times"),

@@ -10,6 +10,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "iceberg/row_ids:check_row_ids": "only of a table just upgraded to version 3: tests/iceberg",
     "loader/accelerated:check_accelerator": "only with an accelerator: tests/launchers",
     "options/workers:_check_gpu": "only with a GPU",
+    "options/keywords:parse_replaced": "only of loader.replace: tests/loader",
     "options/ranks:__getstate__": "only with process groups and meshes: tests/distributed",
     "sources/manifest_file:reject_secrets": "only of a store that takes signed links",
     "integrations/transformers:_check_even": "only in a Trainer of several processes: tests/launchers",

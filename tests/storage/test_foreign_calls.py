@@ -76,7 +76,7 @@ LISTED: dict[str, dict[str, str]] = {
     "storage/local_files.py": {"pafs.LocalFileSystem": BUILT},
     "storage/opening.py": {
         "url_to_fs": f"{LIMITED}; of local files without",
-        **dict.fromkeys(("stringify_path", "split_protocol", "available_protocols"), BUILT),
+        **dict.fromkeys(("split_protocol", "available_protocols"), BUILT),
     },
     "storage/option_names.py": {"get_filesystem_class": BUILT},
     "storage/storage.py": {

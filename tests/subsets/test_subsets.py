@@ -337,8 +337,11 @@ def test_nulls_of_rows_that_are_not_chosen_are_no_error(tmp_path: Path) -> None:
             {"fraction": {"share": 0.5, "by": "id", "unit": "file"}},
             r"Sample: by=\['id'\] with unit='file': expected one of",
         ),
-        ({"fraction": Sample(0.5, by="id"), "subset": KEYED["val"]}, r"one by chooses .* Use fraction=Sample\(0\.5\)"),
-        ({"fraction": Sample(0.5, unit="file"), "subset": SIDES["val"]}, "one unit chooses"),
+        (
+            {"fraction": Sample(0.5, by="id"), "subset": KEYED["val"]},
+            r"one key and one unit .* Use fraction=Sample\(0\.5\)",
+        ),
+        ({"fraction": Sample(0.5, unit="file"), "subset": SIDES["val"]}, "one key and one unit choose rows"),
         ({"fraction": 1.5}, "above 0 and at most 1"),
         ({"fraction": 0}, "above 0 and at most 1"),
         ({"limit": 0}, "at least 1"),
