@@ -192,12 +192,13 @@ def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_M
     Raises:
         OptionError, ShardingError, CountsRequiredError, EmptyDatasetError: as `combined_source`.
     """
-    trees, names, mixed = weight_trees(group), group.paths, options.features.mixes(len(datasets), options)
+    trees, names = weight_trees(group), group.paths
     if hasattr(options.split.split_strategy, "generate"):
         raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     named = zip(labels(names), datasets, strict=True)
     plain = {_of_kind(label, item): item for label, item in named if not isinstance(item, Source)}
     sharded_alike(plain, options.shard.total_shards)
+    mixed = options.features.mixes(len(datasets), options)
     members = [
         _member(dataset, number, label, options)
         for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
