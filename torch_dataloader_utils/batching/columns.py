@@ -23,10 +23,9 @@ from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.kernels import chunks, interleave, interleave_ranges
 from torch_dataloader_utils.reading.blocks import Block
 from torch_dataloader_utils.reading.buffers import BufferPool
+from torch_dataloader_utils.rows import I64
 
 # Puts the rows of several blocks in the order of mixed batches: each batch has some rows of every block.
-
-I64 = npt.NDArray[np.int64]
 
 
 def mixed_columns(

@@ -37,8 +37,6 @@ from torch_dataloader_utils.sources.source import Source
 
 # Checks whether a state can be resumed: its phases against the options of a loader.
 
-_PAIRS = 8  # shown
-
 
 def check_shareable(last: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Check that the rows a phase left can be sharded under other options.

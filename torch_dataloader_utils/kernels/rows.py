@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.kernels.library import library
 from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.rows import I64
 from torch_dataloader_utils.seeding import WindowOrder
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -125,8 +126,6 @@ def fresh(nbytes: int) -> Bytes:
 
 
 # Interleaves rows: batches that each have some consecutive rows of several parts, part by part.
-
-I64: TypeAlias = npt.NDArray[np.int64]
 
 
 def interleave(columns: Sequence[Sequence[Array]], quotas: I64, outs: Sequence[Array]) -> None:

@@ -15,11 +15,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from torch_dataloader_utils.lazy import cached_property
-
-I64 = npt.NDArray[np.int64]
+from torch_dataloader_utils.rows import I64
 
 
 def prefix_counts(rows: Sequence[int], rates: Sequence[float], prefixes: I64) -> I64:

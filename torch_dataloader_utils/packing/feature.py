@@ -91,8 +91,8 @@ class BestFit(Packing):
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
         """Plans that read enough documents together."""
-        group = PackOptions
-        return replace(shape, read_together=ReadTogether(group.documents, group.sequences * self.pack.length))
+        together = ReadTogether(PackOptions.documents, PackOptions.sequences * self.pack.length)
+        return replace(shape, read_together=together)
 
 
 class Wrap(Packing):

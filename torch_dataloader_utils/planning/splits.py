@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileLayout, Rows, Split
+from torch_dataloader_utils.rows import I64 as I64
 
 # The plan rows of each segment of a file.
 
@@ -35,7 +36,6 @@ def plan_spans(layout: FileLayout) -> list[tuple[int, int]] | None:
 
 
 I32: TypeAlias = npt.NDArray[np.int32]
-I64: TypeAlias = npt.NDArray[np.int64]
 
 UNKNOWN = -1  # in `first`, `last`, `start` and `stop`: no value
 _CHUNK = 1 << 13  # splits created at a time: their columns become Python lists
