@@ -54,8 +54,8 @@ def ranks_of(given: argparse.Namespace, folder: Path, options: dict[str, Any]) -
         folder / "data", manifest=folder / "_manifest", batch_size=BATCH, output_format="numpy", **ranks, **options
     )
     for rank in range(given.ranks):
-        shard = replace(first.options.shard, rank=rank)
-        yield StructuredDataset(first.source, replace(first.options, shard=shard))
+        shard = replace(first._options.shard, rank=rank)
+        yield StructuredDataset(first._source, replace(first._options, shard=shard))
 
 
 def times_delivered(given: argparse.Namespace, folder: Path, options: dict[str, Any], rows: int) -> Any:

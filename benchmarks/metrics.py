@@ -21,8 +21,8 @@ from tables import wide
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.events import Hooks
 from torch_dataloader_utils.executors.drivers import ReportedDriver
-from torch_dataloader_utils.iteration.begun_pass import END
 from torch_dataloader_utils.iteration.iterator import BatchIterator
+from torch_dataloader_utils.iteration.one_pass import END
 from torch_dataloader_utils.iteration.passes import Passes
 
 

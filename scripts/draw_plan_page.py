@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from pictures import IMAGES, ROOT
 
 from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.plan_page.call import target_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of
@@ -52,12 +53,14 @@ def page() -> str:
     with tempfile.TemporaryDirectory() as temporary:
         write_flights(Path(temporary))
         _, dataset = StructuredDataset.create_dataloader(temporary, num_workers=2, num_ranks=4, rank=0, **OPTIONS)
-        data = page_data("StructuredDataset", dataset.source, dataset.options, planner_of(dataset), epoch=0)
+        data = page_data(
+            "StructuredDataset", passes_of(dataset).source, passes_of(dataset).options, planner_of(dataset), epoch=0
+        )
         return page_of(as_of_the_demo(data, temporary))
 
 
 def planner_of(dataset: StructuredDataset) -> Planner:
-    return Planner(dataset.source, dataset.options)
+    return Planner(passes_of(dataset).source, passes_of(dataset).options)
 
 
 def as_of_the_demo(data: dict[str, Any], folder: str) -> dict[str, Any]:

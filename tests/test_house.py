@@ -93,9 +93,17 @@ def names_of(kind: ast.ClassDef) -> set[str]:
 
 
 def reaches(node: ast.AST, own: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The private attributes of objects of other classes than the one whose code it is."""
+    """The private attributes of objects of other classes than the one whose code it is.
+
+    A function beside a class may be what the package, but no user, asks of its objects.
+    """
     if isinstance(node, ast.ClassDef):
         own = frozenset(names_of(node))
+    if isinstance(node, ast.Module):
+        beside = frozenset().union(*(names_of(child) for child in node.body if isinstance(child, ast.ClassDef)))
+        for child in node.body:
+            yield from reaches(child, beside if isinstance(child, Function) else own)
+        return
     if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("_"):
         value = node.value
         itself = isinstance(value, ast.Name) and value.id in ("self", "cls")
@@ -117,6 +125,7 @@ def test_no_code_reaches_into_an_object_of_another_class() -> None:
         ("plan._rows", ["plan._rows"]),
         ("class A:\n  def f(self, other):\n    return self._x + other._y", ["other._y"]),
         ("class A:\n  _y = 1\n  def f(self, other):\n    return other._y + super()._z", []),
+        ("class A:\n  _y = 1\ndef f(a):\n  return a._y + a._z", ["a._z"]),
         ("frame._repr_html_()", []),
     ],
 )

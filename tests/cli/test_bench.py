@@ -89,8 +89,8 @@ def test_the_loader_and_raw_decoding_are_counted_in_one_unit(tmp_path, options, 
     assert whole.amount == amount
     assert whole.values()[unit] == amount
     _, dataset = data.open()
-    assert decoded(dataset.source, 0.0, found).rows == 0
-    raw = decoded(dataset.source, 0.05, found)
+    assert decoded(dataset._source, 0.0, found).rows == 0
+    raw = decoded(dataset._source, 0.05, found)
     assert raw.rows % (10_000 if unit == "tokens" else 500) == 0  # whole row groups
     assert raw.rows > 0
 
@@ -194,7 +194,7 @@ def test_more_bytes_are_no_advice_for_a_remote_store():
 
 def test_the_sample_is_of_the_rows_that_are_read(tdu):
     _, dataset = StructuredDataset.create_dataloader("data", columns=["id", "x"])
-    found = layouts.layouts(dataset.source, 0.0, lambda what, share: None)
+    found = layouts.layouts(dataset._source, 0.0, lambda what, share: None)
     assert {layout.row_group_rows for layout in found} == {100}  # no larger one fits 800 rows
     assert all(layout.rate > 0 for layout in found)
 
@@ -229,7 +229,7 @@ def test_data_too_small_to_judge_is_not_to_be_written_again(tdu, monkeypatch):
 def test_raw_decoding_reads_small_row_groups_together(tdu):
     _, dataset = StructuredDataset.create_dataloader("data", columns=["id"])
     calls: list[list[int]] = []
-    opener = dataset.source.scan.opener
+    opener = dataset._source.scan.opener
 
     class Counting:
         def open(self, *given):
@@ -238,7 +238,7 @@ def test_raw_decoding_reads_small_row_groups_together(tdu):
             reader.read = lambda numbers, names: [calls.append(list(numbers)), read(numbers, names)][1]
             return reader
 
-    source = replace(dataset.source, scan=replace(dataset.source.scan, opener=Counting()))
+    source = replace(dataset._source, scan=replace(dataset._source.scan, opener=Counting()))
     assert decoded(source, 0.02).rows % 400 == 0
     assert all(numbers == [0, 1, 2, 3] for numbers in calls)
 

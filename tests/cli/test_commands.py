@@ -174,7 +174,7 @@ def test_index_writes_a_manifest_that_loaders_read(tdu, tmp_path):
     assert (written["files"], written["segments"], written["rows"]) == (2, 8, 800)
     assert written["bytes"] == (tmp_path / "m.manifest").stat().st_size
     _, dataset = StructuredDataset.create_dataloader("data", manifest="m.manifest", nulls="mask")
-    assert dataset.source.splits.rows == 800
+    assert dataset._source.splits.rows == 800
     assert "up to date" in tdu("index", "data", "--manifest", "m.manifest", "--check")
 
 
@@ -260,7 +260,7 @@ def test_index_checks_files_and_keeps_the_result(tdu):
     assert "up to date: 2 files" in tdu("index", "data", "--manifest", "m.parquet", "--check")
     damage(Path("data/b.parquet"), 4, 60)  # decoding it again would find this
     _, dataset = StructuredDataset.create_dataloader("data", manifest="m.parquet", on_error="skip", nulls="mask")
-    assert [file.relative for file in dataset.source.skipped] == ["a.parquet"]
+    assert [file.relative for file in dataset._source.skipped] == ["a.parquet"]
     Path("data/a.parquet").touch()
     assert "changed" in tdu("index", "data", "--manifest", "m.parquet", "--check", code=1)
 

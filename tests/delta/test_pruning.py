@@ -109,7 +109,7 @@ def test_bounds_that_writers_cut_or_round_lose_no_row(tmp_path: Path) -> None:
 def test_small_files_are_not_opened_before_they_are_read(table: Path) -> None:
     loader, dataset = opened(table, batch_size=3)
     assert len(loader) == 7
-    infos = [file.info for file in dataset.source.files]
+    infos = [file.info for file in dataset._source.files]
     assert [info.record_count for info in infos] == [5] * 4
     assert all(isinstance(info, IcebergDataFileInfo) for info in infos)
     assert sorted(str(info.partition["p"]) for info in infos) == ["0", "1", "2", "None"]  # type: ignore[attr-defined]

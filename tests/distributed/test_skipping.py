@@ -60,7 +60,7 @@ def made(path: str, **options: Any) -> dict[str, Any]:
         rows = [i for batch in loader for i in batch["id"][:, 0].tolist()]
     except DataLoaderUtilsError as error:
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - began}
-    skipped = [Path(file.path).name for file in dataset.source.skipped]
+    skipped = [Path(file.path).name for file in dataset._source.skipped]
     return {"decoded": decoded, "rows": rows, "steps": len(loader), "skipped": skipped}
 
 

@@ -255,7 +255,7 @@ def test_secrets_are_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.DEBUG):
         loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), storage_options={"password": secret})
         list(loader)
-    shown = caplog.text + repr(loader) + repr(dataset) + repr(dataset._options) + repr(dataset.source)
+    shown = caplog.text + repr(loader) + repr(dataset) + repr(dataset._options) + repr(dataset._source)
     assert secret not in shown
     with pytest.raises(DataLoaderUtilsError) as caught:
         StructuredDataset.create_dataloader(f"{tmp_path}/none", storage_options={"password": secret})
@@ -266,7 +266,7 @@ def test_numbers_of_numpy_and_columns_in_any_order_are_fine(root: Path) -> None:
     loader, dataset = StructuredDataset.create_dataloader(
         str(root / "good"), batch_size=np.int64(500), shuffle=np.bool_(True), columns=np.array(["c", "a"])
     )
-    assert type(dataset.options.batch.batch_size) is int
+    assert type(dataset._options.batch.batch_size) is int
     assert [list(batch) for batch in loader] == [["c", "a"]] * 4
 
 

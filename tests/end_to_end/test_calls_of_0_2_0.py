@@ -122,14 +122,14 @@ def test_shuffle_and_shuffle_seed_give_each_epoch_an_order(call: Call) -> None:
 @pytest.mark.parametrize("given", [{"split_bytes": 1}, {"split_bytes": "1KiB"}, {"split_rows": 10}], ids=str)
 def test_split_bytes_and_split_rows_cut_files(call: Call, given: dict[str, Any]) -> None:
     loader, dataset = call(**given)
-    assert len(dataset.source.splits) > 1
+    assert len(dataset._source.splits) > 1
     assert ids(loader) == list(range(ROWS))
 
 
 def test_split_strategy_takes_a_strategy(call: Call) -> None:
     loader, dataset = call(split_strategy=RoundRobinSplitStrategy(), num_workers=2)
     assert sorted(ids(loader)) == list(range(ROWS))
-    assert isinstance(dataset.options.split.split_strategy, RoundRobinSplitStrategy)
+    assert isinstance(dataset._options.split.split_strategy, RoundRobinSplitStrategy)
 
 
 @pytest.mark.parametrize("num_workers", [None, 0, 2])
@@ -200,5 +200,5 @@ def test_scan_filter_leaves_out_files_and_filters_select_rows(table: tuple[dict[
     loader, dataset = IcebergDataset.create_dataloader(
         "ns.events", catalog_config=table[0], scan_filter=GreaterThanOrEqual("id", 25), filters=pc.field("id") < 30
     )
-    assert len(dataset.source.files) == 1
+    assert len(dataset._source.files) == 1
     assert sorted(ids(loader)) == list(range(20, 30))

@@ -394,4 +394,4 @@ def test_the_signature_begins_with_how_datasets_are_mixed() -> None:
 def test_split_bytes_cuts_samples_as_if_each_had_64_kib(shuffle: bool) -> None:
     for options, splits in (({}, 1), ({"split_bytes": "2MiB"}, 4), ({"split_rows": 16}, 7)):
         dataset = combine([Plain(100)], num_ranks=1, rank=0, shuffle=shuffle, **options).dataset
-        assert len(dataset.source.splits) == splits
+        assert len(dataset._source.splits) == splits

@@ -218,14 +218,15 @@ thirds = pc.field("id") - pc.field("id") / 3 * 3 == 0
 options = dict(filters=thirds, count_rows=True, columns=["id", "name"], strings="codes", batch_size=4)
 loader, dataset = StructuredDataset.create_dataloader(folder, even="drop", **options)
 found = {"scanned": sorted(set(paths)), "vocabulary": dataset.vocabulary("name"), "steps": len(loader)}
-source = dataset.source
+source = dataset._source
 assert source.exact
 found["source"] = repr((source.files, list(source.splits)))
 found["ids"] = [row for batch in loader for row in batch["id"].tolist()]
 paths.clear()
 if rank == 0:  # asks nobody
     _, alone = StructuredDataset.create_dataloader(folder, num_ranks=1, rank=0, **options)
-    found["alone"] = [len(set(paths)), repr((alone.source.files, list(alone.source.splits))), alone.vocabulary("name")]
+    source = alone._source
+    found["alone"] = [len(set(paths)), repr((source.files, list(source.splits))), alone.vocabulary("name")]
 try:
     StructuredDataset.create_dataloader(folder if rank == 0 else folder + "/nothing", **options)
 except Exception as error:

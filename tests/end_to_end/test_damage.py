@@ -182,7 +182,7 @@ def ids_of_files(numbers: Sequence[int], rows: int = ROWS) -> list[int]:
 
 
 def names(dataset: Any) -> list[str]:
-    return [Path(file.path).name for file in dataset.source.skipped]
+    return [Path(file.path).name for file in dataset._source.skipped]
 
 
 # ------------------------------------------------------------------------------------------------------ every place
@@ -195,7 +195,7 @@ def test_a_file_damaged_anywhere_is_left_out_whole(tmp_path: Path, case: str) ->
     spoil(folder / f"1.{suffix}", damage)
     loader, dataset = made(str(folder), batch_size=1000, columns=["id"])
     assert names(dataset) == [f"1.{suffix}"]
-    assert f"1.{suffix}" in dataset.source.skipped[0].reason
+    assert f"1.{suffix}" in dataset._source.skipped[0].reason
     assert ids(loader) == ids_of_files([0, 2, 3], rows)
     with pytest.raises(DamagedFileError, match=rf"1\.{suffix}") as caught:
         for _ in made(str(folder), on_error="raise", batch_size=1000)[0]:
@@ -224,8 +224,8 @@ def test_what_passes_the_check_can_be_read(tmp_path: Path, suffix: str) -> None:
             continue
         delivered = ids(loader)
         assert delivered[:ROWS] == ids_of_files([0])
-        assert len(delivered) == ROWS * (2 - len(dataset.source.skipped))
-        outcomes["skipped" if dataset.source.skipped else "read"] += 1
+        assert len(delivered) == ROWS * (2 - len(dataset._source.skipped))
+        outcomes["skipped" if dataset._source.skipped else "read"] += 1
     assert outcomes["skipped"] > 5, outcomes
 
 
@@ -515,7 +515,7 @@ def test_a_state_fits_where_other_secrets_are_known(folder: Path, monkeypatch: p
     states.append(loader.state_dict())
     assert states[1]["data"]["skipped"][1] == "***, 2.parquet"
     loader.load_state_dict(merge_state_dicts(states))
-    assert "parquet" not in repr(dataset.source.skipped[0].name)
+    assert "parquet" not in repr(dataset._source.skipped[0].name)
 
 
 def test_a_state_still_fits_once_the_damaged_files_are_removed(folder: Path) -> None:
@@ -536,7 +536,7 @@ def test_a_manifest_keeps_the_result(folder: Path, tmp_path: Path) -> None:
     spoil_quietly(folder / "3.parquet")  # decoding it again would find this
     _, dataset = made(str(folder), **kept)
     assert names(dataset) == ["1.parquet", "2.parquet"]
-    assert dataset.source.skipped == first.source.skipped
+    assert dataset._source.skipped == first._source.skipped
     assert names(made(str(folder))[1]) == ["1.parquet", "2.parquet", "3.parquet"]
     assert not manifest_changes(str(folder), kept["manifest"], ReadOptions()).any
 
@@ -584,7 +584,7 @@ def test_a_file_repaired_in_vain_stays_left_out(folder: Path, tmp_path: Path) ->
     for _ in range(2):
         _, dataset = made(str(folder), **kept)
         assert names(dataset) == ["1.parquet", "2.parquet"]
-        assert [file.size for file in dataset.source.skipped] == [
+        assert [file.size for file in dataset._source.skipped] == [
             (folder / name).stat().st_size for name in ("1.parquet", "2.parquet")
         ]
 

@@ -28,7 +28,7 @@ from torch_dataloader_utils import (
     combine,
     merge_state_dicts,
 )
-from torch_dataloader_utils.iteration.epochs import check_device
+from torch_dataloader_utils.iteration.foreign import check_device
 
 ROWS = 120
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

@@ -136,7 +136,7 @@ def test_samples_that_are_drawn_anew_each_time_do_not_change_the_plan() -> None:
         noisy = Noisy(640)
         noisy.scale = scale
         dataset = combine([noisy], num_ranks=4, rank=0, **ROTATE, shuffle=True, split_rows=10).dataset
-        splits.append([(split.file.path, split.row_range) for split in dataset.source.splits])
+        splits.append([(split.file.path, split.row_range) for split in dataset._source.splits])
         tasks = dataset.plan(0).tasks(0)
         assert all(task.size_bytes <= 2**26 for task in tasks)
     assert splits[0] == splits[1]

@@ -52,7 +52,7 @@ def test_a_path_is_read_as_create_dataloader_reads_it(folder: Path) -> None:
     same, dataset = StructuredDataset.create_dataloader(folder, **options)
     assert isinstance(loader, StructuredLoader)
     assert ids(loader) == ids(same) != []
-    assert loader.dataset.options == dataset.options
+    assert loader.dataset._options == dataset._options
 
 
 @pytest.mark.parametrize("several", [False, True])

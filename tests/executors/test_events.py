@@ -158,7 +158,7 @@ def test_every_row_is_accounted_for_once_also_after_a_resume(
             break
     state = loader.state_dict()
     dataset.close()
-    complete = taken + 1 == len(sizes) == dataset.steps()
+    complete = taken + 1 == len(sizes) == dataset._steps()
     assert first.passes == [PassEvent(0, taken + 1, sum(sizes[: taken + 1]), complete)]
 
     loader, dataset, second = observed(folder, **options)

@@ -100,7 +100,7 @@ def test_a_stopped_worker_that_has_no_room_for_its_tasks_is_an_error_in_time(fol
     """Its pipe holds 200 KiB; the tasks of large datasets are megabytes."""
     loader = loader_of(folder)
     next(iter(loader))
-    pool = loader.dataset._epochs._execution._pool
+    pool = loader.dataset._latest._workers._pool
     pid = workers()[0]
     stop(pid)
     began = time.monotonic()

@@ -271,9 +271,9 @@ def test_a_snapshot_that_the_user_pinned_stays(table: Table, name: str) -> None:
     loader, dataset = open_table(table, **pinned)
     with pytest.raises(OptionError, match=f"{name}= was given"):
         dataset.advance()
-    cursor = dataset.source_cursor()
+    cursor = dataset._saved_cursor()
     table.append(rows(100, 130))
-    dataset.restore_source({**cursor, "end": current(table)})
+    dataset._restore_source({**cursor, "end": current(table)})
     assert ids_of(loader) == list(range(100))
 
 
@@ -296,8 +296,8 @@ def test_a_copy_has_what_it_was_copied_with(table: Table) -> None:
     assert ids_of(copy) == list(range(130))
     with pytest.raises(OptionError, match="copy"):
         copy.advance()
-    copy.restore_source(dataset.source_cursor())
-    assert copy.source_cursor() == dataset.source_cursor()
+    copy._restore_source(dataset._saved_cursor())
+    assert copy._saved_cursor() == dataset._saved_cursor()
 
 
 def test_a_cursor_leads_a_new_dataset_to_the_same_rows(table: Table) -> None:
@@ -307,17 +307,17 @@ def test_a_cursor_leads_a_new_dataset_to_the_same_rows(table: Table) -> None:
         table.append(rows(0, 10))
         dataset.advance(appended_only)
         made.append(dataset)
-        cursors.append(json.loads(json.dumps(dataset.source_cursor())))
+        cursors.append(json.loads(json.dumps(dataset._saved_cursor())))
     with table.update_schema() as change:
         change.rename_column("x", "renamed")
     table.delete("id < 100")
     loader, dataset = open_table(table)
     for one, cursor in zip([*made, made[0]], [*cursors, cursors[0]], strict=True):
-        dataset.restore_source(cursor)
-        assert dataset.source_cursor() == cursor
+        dataset._restore_source(cursor)
+        assert dataset._saved_cursor() == cursor
         assert dataset.snapshot == one.snapshot
         assert dataset.schema == one.schema
-        assert dataset.source.origin == one.source.origin
+        assert dataset._source.origin == one._source.origin
         assert ids_of(loader) == ids_of(one)
     assert dataset.advance()
     assert list(loader) == []
@@ -357,12 +357,12 @@ def test_the_cursor_of_a_live_pass_is_what_it_reads(table: Table) -> None:
     loader, dataset = open_table(table)
     batches = iter(loader)
     next(batches)
-    before = dataset.source_cursor()
+    before = dataset._saved_cursor()
     table.append(rows(100, 130))
     dataset.advance()
-    assert dataset.source_cursor() == before
+    assert dataset._saved_cursor() == before
     list(batches)
-    assert dataset.source_cursor() == {"start": None, "end": current(table), "schema": 0}
+    assert dataset._saved_cursor() == {"start": None, "end": current(table), "schema": 0}
 
 
 def test_a_cursor_to_an_expired_snapshot_names_it(table: Table, catalog: Catalog) -> None:
@@ -373,7 +373,7 @@ def test_a_cursor_to_an_expired_snapshot_names_it(table: Table, catalog: Catalog
         expire.by_id(gone)
     loader, dataset = open_table(table.refresh())
     with pytest.raises(SnapshotError, match=str(gone)):
-        dataset.restore_source(old.source_cursor())
+        dataset._restore_source(old._saved_cursor())
     assert ids_of(loader) == list(range(130))
     with pytest.raises(SnapshotError, match=str(gone)):  # whether rows were only appended, nobody knows any more
         old.advance(appended_only=True)
@@ -406,8 +406,8 @@ def test_a_device_is_kept_when_the_data_move_on(table: Table) -> None:
     """Memory on a GPU is recycled by stream: a new stream for each snapshot would leave that of the old one unused."""
     loader, dataset = open_table(table, device="cpu")
     assert ids_of(loader) == list(range(100))
-    before = dataset._local.current().target
+    before = dataset._passes.target
     table.append(rows(100, 120))
     assert dataset.advance()
     assert ids_of(loader) == list(range(120))
-    assert dataset._local.current().target is before
+    assert dataset._passes.target is before

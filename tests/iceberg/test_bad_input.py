@@ -225,7 +225,7 @@ def test_secrets_of_a_catalog_are_nowhere(numbers: Table, tmp_path: Path, caplog
         )
         message += error_of(lambda: open_table("ns.absent", catalog_config=config), DataNotFoundError)
         message += error_of(lambda: open_table("ns.numbers", catalog_config=config, snapshot_id=7), SnapshotError)
-    source = dataset.source
+    source = dataset._source
     text = (
         message + caplog.text + repr((loader, dataset, source, dataset.snapshot, dataset.partitions, dataset.plan(0)))
     )

@@ -225,11 +225,11 @@ def test_a_restart_after_any_step_repeats_and_loses_nothing(table: Table, accele
 
 def test_a_state_says_whether_its_rows_were_read(table: Table) -> None:
     loader, dataset = open_table(table, **NO_WAIT)
-    assert "read" not in dataset.source_cursor()
+    assert "read" not in dataset._saved_cursor()
     before = loader.state_dict()
     ids_of(loader)
-    assert dataset.source_cursor()["read"] is True
-    assert loader.dataset.steps() is None
+    assert dataset._saved_cursor()["read"] is True
+    assert loader.dataset._steps() is None
     after = loader.state_dict()
     again, _ = open_table(table, **NO_WAIT)
     again.load_state_dict(after)
@@ -244,7 +244,7 @@ def test_a_state_says_whether_its_rows_were_read(table: Table) -> None:
 def test_an_expired_snapshot_is_an_error(table: Table, catalog: Catalog) -> None:
     loader, dataset = open_table(table, **NO_WAIT)
     ids_of(loader)
-    first = dataset.source_cursor()["end"]
+    first = dataset._saved_cursor()["end"]
     for number in range(3):
         table.append(rows(100 + number, 101 + number))
     history = [snapshot.snapshot_id for snapshot in table.snapshots()]

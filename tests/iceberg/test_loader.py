@@ -347,7 +347,7 @@ def test_a_file_of_which_the_manifest_tells_enough_travels_light(catalog: Catalo
     table = catalog.create_table("ns.light", Schema(*(NestedField(i, f"c{i}", LongType()) for i in range(1, 41))))
     table.append(pa.table({f"c{i}": range(10) for i in range(1, 41)}))
     _, dataset = open_table(table)
-    (file,) = dataset.source.files
+    (file,) = dataset._source.files
     assert len(pickle.dumps(file)) < 1500
 
 

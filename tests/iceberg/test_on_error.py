@@ -69,7 +69,7 @@ def test_a_damaged_data_file_is_left_out_and_deletes_still_apply(tmp_path: Path,
         file = whole["_file"][0].as_py()
         damage(data_path(file))
         _, dataset = opened(table, **options)
-        assert [Path(skipped.path).name for skipped in dataset.source.skipped] == [data_path(file).name]
+        assert [Path(skipped.path).name for skipped in dataset._source.skipped] == [data_path(file).name]
         assert rows(table, **options).equals(whole.filter(pc.not_equal(whole["_file"], file)))
 
 
@@ -91,7 +91,7 @@ def test_a_damaged_file_of_deletes_is_an_error(tmp_path: Path, name: str, plan: 
             assert path.name in str(error)  # noqa: PT017
             refused += 1
         else:
-            assert dataset.source.skipped == ()  # a file of an earlier snapshot
+            assert dataset._source.skipped == ()  # a file of an earlier snapshot
     assert refused
 
 
@@ -149,13 +149,13 @@ def test_states_metrics_and_combinations_know_what_was_left_out(numbers: Any) ->
     write(pa.table({"id": [100]}), files)
     _, other = StructuredDataset.create_dataloader(str(files), num_ranks=1, rank=0)
     combined = combine([dataset, other], num_ranks=1, rank=0, num_workers=0)
-    assert [file.path for file in combined.dataset.source.skipped] == [path]
+    assert [file.path for file in combined.dataset._source.skipped] == [path]
     assert sorted(i for batch in combined for i in batch["id"].tolist()) == [*left, 100]
 
 
 def test_a_new_snapshot_is_checked(numbers: Any) -> None:
     loader, dataset = opened(numbers)
-    assert dataset.source.skipped == ()
+    assert dataset._source.skipped == ()
     spoil(numbers, 1)
     numbers.append(pa.table({"id": range(40, 50)}))
     dataset.advance()
@@ -204,5 +204,5 @@ def test_a_damaged_avro_file_is_left_out(catalog: Catalog, tmp_path: Path, place
     changed = {"header": b"\xff" * 20 + data[20:], "block": data[:-40] + b"\xff" * 20 + data[-20:], "end": data[:-10]}
     (tmp_path / "1.avro").write_bytes(changed[place])
     _, dataset = opened(table)
-    assert [Path(file.path).name for file in dataset.source.skipped] == ["1.avro"]
+    assert [Path(file.path).name for file in dataset._source.skipped] == ["1.avro"]
     assert sorted(rows(table)["id"].to_pylist()) == [*range(10), *range(20, 30)]

@@ -77,7 +77,7 @@ def test_few_of_the_older_files_are_read(grown: Table) -> None:
     ids_of(loader)
     grown.append(rows(2000, 2400))
     ids_of(loader)
-    assert len(dataset.source.files) == 1 + 2
+    assert len(dataset._source.files) == 1 + 2
 
 
 def test_a_large_share_reads_the_whole_table(grown: Table) -> None:

@@ -19,8 +19,8 @@ from tests.terminal import Terminal, stderr_terminal
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.feature import Feature
-from torch_dataloader_utils.iteration.epochs import Epochs
 from torch_dataloader_utils.iteration.pass_progress import rows_before
+from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.planner import plan_options
 from torch_dataloader_utils.planning.phases import Phase, plain_options
 
@@ -230,8 +230,8 @@ def test_a_bar_is_drawn_at_most_ten_times_a_second(folder: Path) -> None:
 def test_a_worker_of_a_foreign_loader_shows_nothing(folder: Path) -> None:
     with stderr_terminal() as terminal:
         dataset = made(folder).dataset
-        epochs = Epochs(dataset.source, dataset.options, lambda: None, worker=(0, 2))
-        started = epochs.passes.begin()
+        epochs = Passes(dataset._source, dataset._options, lambda: None, worker=(0, 2))
+        started = epochs.begin()
         started.shown.update(started)
         epochs.close()
     assert not terminal.text
@@ -242,7 +242,7 @@ def phases(options: Any, steps: int, num_ranks: int) -> Phase:
 
 
 def test_rows_before_a_position(folder: Path) -> None:
-    options = plan_options(made(folder, show_progress=False).dataset.options)
+    options = plan_options(made(folder, show_progress=False).dataset._options)
     past = (phases(options, 4, 2), phases(options, 1, 3))
     assert rows_before(EpochPosition(0), options, 1) == 0
     assert rows_before(EpochPosition(0, taken=3), options, 1) == 900

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_dataloader_utils.iteration.execution import remote_threads
+from torch_dataloader_utils.executors.workers import remote_threads
 from torch_dataloader_utils.model import Task
 
 

@@ -154,7 +154,7 @@ def test_closing_ends_the_wait_for_a_worker_process(folder: str) -> None:
     iterator = iter(loader)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(next, iterator)
-        while loader.dataset._epochs.passes.live is None:
+        while loader.dataset._latest.live is None:
             time.sleep(0.01)
         loader.dataset.close()
         with pytest.raises(StaleIteratorError):

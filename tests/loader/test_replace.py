@@ -64,7 +64,7 @@ def test_nothing_is_listed_or_opened_again(folder: Path) -> None:
     assert isinstance(other, StructuredLoader)
     assert ids(other) == ids(stream(folder, subset=SIDES["val"], batch_size=8, **RANKS)) != []
     assert sorted(ids(loader) + ids(other)) == list(range(40))
-    assert other.dataset.options == stream(folder, subset=SIDES["val"], batch_size=8, **RANKS).dataset.options
+    assert other.dataset._options == stream(folder, subset=SIDES["val"], batch_size=8, **RANKS).dataset._options
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_an_iceberg_table_is_read_at_its_snapshot(catalog: Any, tmp_path: Path) 
     with away(data):
         other = loader.replace(subset=by_id["val"])
     assert sorted(ids(loader) + ids(other)) == list(range(20))
-    assert other.dataset.source_cursor() == loader.dataset.source_cursor()
+    assert other.dataset._saved_cursor() == loader.dataset._saved_cursor()
     with away(data / "data"):  # the manifests are read again for other columns and filters, but no footer
         narrow = loader.replace(columns=["id"], filters=[("id", ">", 4)], subset=None)
     assert ids(narrow) == list(range(5, 20))
@@ -214,14 +214,14 @@ def test_what_cannot_be_replaced_says_why(folder: Path, changes: Any, error: typ
     loader = stream(folder, **RANKS)
     with pytest.raises(error, match=message):
         loader.replace(**changes)
-    assert loader.replace(on_error="raise", storage_options=None).dataset.options == loader.dataset.options
+    assert loader.replace(on_error="raise", storage_options=None).dataset._options == loader.dataset._options
 
 
 def test_a_combination_and_a_copy_say_on_what_to_call_it(folder: Path) -> None:
     loader = stream(folder, **RANKS)
     combined: Any = combine([folder, loader], **RANKS)
     combined = combined[0] if isinstance(combined, tuple) else combined
-    copy = StructuredLoader(pickle.loads(pickle.dumps(loader.dataset)), loader.dataset.options)
+    copy = StructuredLoader(pickle.loads(pickle.dumps(loader.dataset)), loader.dataset._options)
     for call in ("replace", "head"):
         with pytest.raises(OptionError, match=rf"{call}\(\): this loader is of a combination: call it on the loaders"):
             getattr(combined, call)()

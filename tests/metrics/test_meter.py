@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from tests.metrics.throttled import TOTAL, make
 from torch_dataloader_utils import StructuredDataset
-from torch_dataloader_utils.iteration import rank_run
+from torch_dataloader_utils.iteration import one_pass
 from torch_dataloader_utils.metrics.meter import Meter, PassStatus
 from torch_dataloader_utils.metrics.totals import Totals
 from torch_dataloader_utils.planning.rank_plan import rows_of_batches
 
 
 def progress(dataset: Any) -> PassStatus:
-    found = dataset.meter.progress()
+    found = dataset._latest.meter.progress()
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def test_progress_is_exact_after_each_batch_and_what_was_expected_is_delivered(
     folder: Path, options: dict[str, Any], first: int, size: int
 ) -> None:
     loader, dataset = make(folder, **{"num_workers": 0} | options)
-    assert dataset.meter.progress() is None
+    assert dataset._latest.meter.progress() is None
     loader.skip_steps(first, first + size)
     steps = rows = 0
     expected = set()
@@ -71,12 +71,12 @@ def test_progress_is_exact_after_each_batch_and_what_was_expected_is_delivered(
     ((steps_expected, rows_expected),) = expected
     assert steps_expected in (None, steps)
     assert rows_expected in (None, rows)
-    assert (steps_expected is None) == (dataset.steps() is None)
+    assert (steps_expected is None) == (dataset._steps() is None)
     if "filters" not in options:
         assert rows_expected is not None
     last = progress(dataset)
     assert (last.steps, last.rows, last.live, last.complete) == (steps, rows, False, True)
-    assert (dataset.meter.totals().steps, dataset.meter.totals().rows) == (steps, rows)
+    assert (dataset._latest.meter.totals().steps, dataset._latest.meter.totals().rows) == (steps, rows)
 
 
 def test_a_resumed_pass_counts_from_where_it_began(folder: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_wait_is_seen_by_other_threads_while_it_lasts(folder: Path) -> None:
     seen = [0.0]
     while len(seen) < 4:
         time.sleep(0.02)
-        now = dataset.meter.progress()
+        now = dataset._latest.meter.progress()
         if now is not None:
             assert now.first_wait is None
             assert now.live
@@ -133,8 +133,8 @@ def test_what_other_threads_see_never_goes_back(folder: Path, hasty: None, optio
 
     def poll() -> None:
         while not over.is_set():
-            seen.extend(now for now in [dataset.meter.progress()] if now is not None)
-            totals.append(dataset.meter.totals())
+            seen.extend(now for now in [dataset._latest.meter.progress()] if now is not None)
+            totals.append(dataset._latest.meter.totals())
 
     thread = threading.Thread(target=poll)
     thread.start()
@@ -202,7 +202,7 @@ def test_the_time_after_a_pass_is_not_its_own(folder: Path, ending: str) -> None
     assert (first.steps, first.live, first.complete) == (2, False, False)
     time.sleep(0.05)
     assert progress(dataset) == first
-    assert dataset.meter.totals().seconds == first.seconds
+    assert dataset._latest.meter.totals().seconds == first.seconds
 
 
 def test_the_garbage_collector_may_end_a_pass_while_its_rows_are_counted(
@@ -219,7 +219,7 @@ def test_the_garbage_collector_may_end_a_pass_while_its_rows_are_counted(
     cycle: list[Any] = [iterator]
     cycle.append(cycle)
     del iterator, cycle
-    monkeypatch.setattr(rank_run, "rows_of_batches", count)
+    monkeypatch.setattr(one_pass, "rows_of_batches", count)
     rows: list[float] = []
     thread = threading.Thread(target=lambda: rows.append(dataset.metrics()["rows"]), daemon=True)
     thread.start()
@@ -239,8 +239,8 @@ def test_a_loop_that_stops_at_the_last_batch_ends_the_pass_there(folder: Path) -
     assert first.seconds < 0.05 + first.waited
     second = iter(loader)
     next(second)
-    assert dataset.meter.totals().steps == len(loader) + 1
-    assert dataset.meter.totals().rows == TOTAL + 50
+    assert dataset._latest.meter.totals().steps == len(loader) + 1
+    assert dataset._latest.meter.totals().rows == TOTAL + 50
     assert progress(dataset).epoch == 1
     assert progress(dataset).seconds >= progress(dataset).waited > 0
 
@@ -249,12 +249,12 @@ def test_copies_begin_with_a_meter_of_their_own(folder: Path) -> None:
     loader, dataset = make(folder)
     list(loader)
     copy = pickle.loads(pickle.dumps(dataset))
-    assert copy.meter.progress() is None
-    assert copy.meter.waited() == 0
+    assert copy._latest.meter.progress() is None
+    assert copy._latest.meter.waited() == 0
     other, second = make(folder)
-    assert second.meter.progress() is None
+    assert second._latest.meter.progress() is None
     list(other)
-    assert dataset.meter.totals().rows == second.meter.totals().rows == TOTAL
+    assert dataset._latest.meter.totals().rows == second._latest.meter.totals().rows == TOTAL
 
 
 def test_the_rows_of_any_number_of_steps_are_known_without_planning_their_laps(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_scrape_is_valid_complete_and_resets_nothing(folder: Path) -> None:
     assert samples["tdu_source_rows_total", 'rank="1",source="0"'] > 0
     assert samples["tdu_source_laps_total", 'rank="1",source="0"'] == pytest.approx(2, abs=0.1)
     assert samples["tdu_worker_seconds_total", 'rank="1",worker="1",stage="decode"'] > 0
-    assert samples["tdu_stage_seconds_total", 'rank="1",stage="list"'] == dataset.source.listed
+    assert samples["tdu_stage_seconds_total", 'rank="1",stage="list"'] == dataset._source.listed
     assert dataset.metrics()["rows"] == 2 * TOTAL
     assert parsed(dataset.metrics_text()).keys() < samples.keys()
     if importlib.util.find_spec("prometheus_client"):

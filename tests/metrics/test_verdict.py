@@ -110,7 +110,7 @@ def test_a_pass_without_batches_has_a_verdict() -> None:
 
 
 def judged(loader: Any, dataset: Any, nap: float = 0.0) -> Any:
-    if dataset.options.worker.worker_mode == "processes":
+    if dataset._options.worker.worker_mode == "processes":
         list(loader)  # starts the processes, which takes longer than reading so little data
     for _ in loader:
         time.sleep(nap)

@@ -34,7 +34,7 @@ def test_all_forms_make_one_plan_and_the_same_states(folder: str, value: Any, ot
         place = {"num_ranks": 2, "rank": rank, "shuffle": True}
         one, two = make(folder, sharding=value, **place), make(folder, sharding=other, **place)
         assert pass_with_states(one) == pass_with_states(two)
-        reports = [loader.dataset._epochs.planner.report(0, 0) for loader in (one, two)]
+        reports = [loader.dataset._latest.planner.report(0, 0) for loader in (one, two)]
         assert reports[0] == reports[1]  # what the ranks compare
         assert one.dataset.plan(1) == two.dataset.plan(1)
     assert plan_options(parse_options({"sharding": value})) == plan_options(parse_options({"sharding": other}))
@@ -42,7 +42,7 @@ def test_all_forms_make_one_plan_and_the_same_states(folder: str, value: Any, ot
 
 def test_ranks_with_other_fields_do_not_agree(folder: str) -> None:
     made = [make(folder, num_ranks=2, rank=0, sharding=Rotate(6, full_rotation=full)) for full in (False, True)]
-    first, second = (loader.dataset._epochs.planner.report(0, 0) for loader in made)
+    first, second = (loader.dataset._latest.planner.report(0, 0) for loader in made)
     assert first != second
 
 
@@ -55,7 +55,7 @@ class Backwards:
 
 def test_ranks_with_objects_of_one_class_agree(folder: str) -> None:
     loaders = [make(folder, num_ranks=2, rank=0, sharding=Backwards()) for _ in range(2)]
-    first, second = (loader.dataset._epochs.planner.report(0, 0) for loader in loaders)
+    first, second = (loader.dataset._latest.planner.report(0, 0) for loader in loaders)
     assert first == second
 
 

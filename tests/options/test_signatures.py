@@ -142,8 +142,8 @@ def test_the_format_is_also_given_by_position(tmp_path: Path) -> None:
     loader, dataset = StructuredDataset.create_dataloader(tmp_path / "a.txt", "csv", batch_size=2)
     assert [batch["id"].tolist() for batch in loader] == [[1, 2]]
     assert (
-        dataset.options
-        == StructuredDataset.create_dataloader(tmp_path / "a.txt", format="csv", batch_size=2)[1].options
+        dataset._options
+        == StructuredDataset.create_dataloader(tmp_path / "a.txt", format="csv", batch_size=2)[1]._options
     )
 
 

@@ -283,7 +283,7 @@ def test_columns_that_are_not_packed_are_left_out(mixed: str, method: Any, trans
     given = make(mixed, pack=pack, columns=columns, **options)
     assert batches(found) == batches(given)
     assert list(next(iter(found)))[:2] == columns
-    read = found.dataset.source.scan.schema.names
+    read = found.dataset._source.scan.schema.names
     assert sorted(read) == sorted(columns) if transform is None else len(read) == 6
 
 

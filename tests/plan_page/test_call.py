@@ -115,9 +115,9 @@ def test_both_texts_make_the_dataset_that_is_shown(
 ) -> None:
     _, dataset = StructuredDataset.create_dataloader(str(folder), **RANKS, **options)
     python, text = texts(dataset)
-    assert by_python(python).options == dataset.options
-    assert by_config(text, tmp_path).options == dataset.options
-    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0).dataset.options == dataset.options
+    assert by_python(python)._options == dataset._options
+    assert by_config(text, tmp_path)._options == dataset._options
+    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0).dataset._options == dataset._options
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_what_only_files_have_is_written_in_their_value(texts: Texts, tmp_path: 
     filled = {name: _in(value, folder.parent) for name, value in options.items()}
     dataset = stream(Files(folder, **filled), batch_size=7, **RANKS).dataset
     python, text = texts(dataset)
-    assert by_python(python).options == by_config(text, tmp_path).options == dataset.options
-    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0).dataset.options == dataset.options
+    assert by_python(python)._options == by_config(text, tmp_path)._options == dataset._options
+    assert hydra.utils.instantiate(OmegaConf.create(text), rank=0).dataset._options == dataset._options
     assert texts(pickle.loads(pickle.dumps(dataset))) == (python, text)
 
 
@@ -153,7 +153,7 @@ def test_a_schema_is_left_to_the_users_code(folder: Path, texts: Texts) -> None:
     dataset = stream(Files(folder, schema=schema), **RANKS).dataset
     python, text = texts(dataset)
     assert "        schema=schema,  # as in your code\n" in python
-    assert by_python(python, schema=schema).options == dataset.options
+    assert by_python(python, schema=schema)._options == dataset._options
     assert "  # schema: set schema in your code\n" in text
 
 
@@ -175,7 +175,7 @@ def test_labels_that_are_bools_and_null_stay_what_they_are(folder: Path, texts: 
         str(folder), columns=["id", "flag"], class_weights=weights, **RANKS
     )
     python, text = texts(dataset)
-    assert by_python(python).options == by_config(text, tmp_path).options == dataset.options  # False == 0
+    assert by_python(python)._options == by_config(text, tmp_path)._options == dataset._options  # False == 0
     assert 'class_weights={"flag": {None: 1, False: 0.25, True: 2}}' in python  # in one order, whatever was given
     assert 'class_weights: {"flag": {null: 1, false: 0.25, true: 2}}' in text
 
@@ -185,13 +185,13 @@ def test_a_mix_is_written_with_its_members(folder: Path, texts: Texts) -> None:
     phases = [(0, {"both": 1, "one": 1}), (10, {"both": 1, "one": 3})]
     dataset = combine({"both": inner, "one": str(folder)}, weights=phases, rows_per_epoch=30, **RANKS).dataset
     again = by_python(texts(dataset)[0], dataset_0=inner)
-    assert again.options == dataset.options
-    assert again.source.group == dataset.source.group
+    assert again._options == dataset._options
+    assert again._source.group == dataset._source.group
 
 
 def test_a_combination_of_one_dataset_is_no_call_of_another_name(folder: Path, texts: Texts) -> None:
     dataset = combine([str(folder)], source_key="part", **RANKS).dataset
-    assert by_python(texts(dataset)[0]).options == dataset.options
+    assert by_python(texts(dataset)[0])._options == dataset._options
 
 
 def test_the_parts_of_a_combination_and_their_defaults_are_written(folder: Path, texts: Texts) -> None:
@@ -204,7 +204,7 @@ def test_the_parts_of_a_combination_and_their_defaults_are_written(folder: Path,
     python, text = texts(pickle.loads(pickle.dumps(loader.dataset)))
     made = [by_python(python), hydra.utils.instantiate({"rank": 0, **yaml.safe_load(text)}).dataset]
     for dataset in made:
-        assert dataset.options == loader.dataset.options
+        assert dataset._options == loader.dataset._options
         assert dataset.vocabularies() == loader.vocabularies()
         assert [batch["id"].tolist() for batch in dataset] == [batch["id"].tolist() for batch in loader]
 
@@ -281,8 +281,8 @@ def test_an_iceberg_table_is_written_with_its_options(
     filled = text.replace(f"  # catalog: {CATALOG}", f"  catalog: {config}")
     again = by_python(python, catalog=config), by_config(filled, tmp_path)
     for other in again:
-        assert other.options == dataset.options
-        assert other.source_cursor() == dataset.source_cursor()
+        assert other._options == dataset._options
+        assert other._saved_cursor() == dataset._saved_cursor()
         assert other._table.options == dataset._table.options
     assert "SECRET" not in (tmp_path / "plan.html").read_text()
     assert "sqlite" not in (tmp_path / "plan.html").read_text()
@@ -305,7 +305,7 @@ def test_an_opened_iceberg_table_needs_its_catalog(catalog: Any, texts: Texts) -
     opened.close()
     python, _ = texts(dataset)
     assert f"# the newest when this page was written: snapshot {snapshots[-1]}\n" in python
-    assert by_python(python, catalog=config).source_cursor() == dataset.source_cursor()
+    assert by_python(python, catalog=config)._saved_cursor() == dataset._saved_cursor()
 
 
 # ------------------------------------------------------------------------------------------------------------- literals

@@ -37,8 +37,8 @@ def dataset_of(path, **options):
 
 def data_of(path, **options):
     dataset = dataset_of(path, **options)
-    planner = Planner(dataset.source, dataset.options)
-    return page_data("StructuredDataset", dataset.source, dataset.options, planner, 0)
+    planner = Planner(dataset._source, dataset._options)
+    return page_data("StructuredDataset", dataset._source, dataset._options, planner, 0)
 
 
 def data_in(html):
@@ -58,7 +58,7 @@ def test_plan_page_writes_the_page_and_returns_its_path(folder, tmp_path):
 def test_the_call_of_a_mix_names_its_datasets(folder):
     parts = {"web": dataset_of(folder), "code": dataset_of(folder)}
     mixed = combine(parts, weights={"web": 1, "code": 3}, stop="all", num_ranks=1, rank=0).dataset
-    call = call_values("CombinedDataset", mixed.source, mixed.options)
+    call = call_values("CombinedDataset", mixed._source, mixed._options)
     assert call["target"] == {"name": "datasets", "python": '{"code": dataset_0, "web": dataset_1}'}
     weights = '{"web": 1, "code": 3}'
     assert call["options"] == {
@@ -66,13 +66,13 @@ def test_the_call_of_a_mix_names_its_datasets(folder):
         "stop": {"python": '"all"', "yaml": "all"},
     }
     assert "it mixes the rows of several datasets" in page_of(
-        page_data("CombinedDataset", mixed.source, mixed.options, Planner(mixed.source, mixed.options), 0)
+        page_data("CombinedDataset", mixed._source, mixed._options, Planner(mixed._source, mixed._options), 0)
     )
 
 
 def test_a_mix_of_splits_is_not_said_to_mix_rows(folder):
     mixed = combine([dataset_of(folder), dataset_of(folder)], batches="splits", num_ranks=1, rank=0).dataset
-    assert page_module.why_fixed(mixed.source, mixed.options) == "it merges the splits of several datasets"
+    assert page_module.why_fixed(mixed._source, mixed._options) == "it merges the splits of several datasets"
 
 
 def test_plan_page_starts_at_the_given_epoch_else_at_the_next_one(folder, tmp_path):
@@ -125,7 +125,7 @@ def test_a_hostile_folder_is_escaped_in_the_title(tmp_path):
 
 def test_values_are_on_the_page_as_code_that_makes_them(folder):
     """Also one whose first field has its default, so that the option alone says nothing."""
-    source = dataset_of(folder).source
+    source = dataset_of(folder)._source
     given = {
         "weights": Weights(temperature=2.0, max_repeats=3),
         "even": Sync(4),
@@ -152,7 +152,7 @@ def test_values_are_on_the_page_as_code_that_makes_them(folder):
 
 def test_credentials_are_not_on_the_page(folder):
     options = parse_options({"storage_options": {"key": "SECRET-1"}, "cache": "s3://me:SECRET-2@cache/dir"})
-    source = dataset_of(folder).source
+    source = dataset_of(folder)._source
     signed = "https://user:SECRET-3@store/part.parquet?X-Amz-Signature=SECRET-4"
     file = replace(source.files[0], info=replace(source.files[0].info, path=signed))
     files = (file, *source.files[1:])
@@ -187,22 +187,22 @@ def test_paths_are_shown_without_secrets(path, shown):
 
 
 def test_the_source_keeps_the_paths_that_were_given(folder):
-    assert dataset_of(folder).source.paths == (str(folder),)
+    assert dataset_of(folder)._source.paths == (str(folder),)
     files = sorted(map(str, folder.iterdir()))
-    assert StructuredDataset.create_dataloader(files)[1].source.paths == tuple(files)
+    assert StructuredDataset.create_dataloader(files)[1]._source.paths == tuple(files)
 
 
 def test_it_keeps_them_without_credentials():
     filesystem = MemoryFileSystem()
     filesystem.pipe("/bucket/a.csv?signature=SECRET", b"id\n1\n")
     _, dataset = StructuredDataset.create_dataloader("memory://bucket/a.csv?signature=SECRET", filesystem=filesystem)
-    assert dataset.source.paths == ("memory://bucket/a.csv",)
+    assert dataset._source.paths == ("memory://bucket/a.csv",)
 
 
 def test_the_call_has_the_options_that_were_given(folder):
     options = {"columns": ["id"], "split_rows": 100, "shuffle": Shuffle(window_bytes="64MiB"), "transform": identity}
     dataset = dataset_of(folder, **options, filters=pa.compute.field("id") > 3, num_workers=0, prefetch_bytes="256MiB")
-    call = call_values("StructuredDataset", dataset.source, dataset.options)
+    call = call_values("StructuredDataset", dataset._source, dataset._options)
     assert call["function"] == "stream"
     place = {"python": f'"{folder}"', "yaml": str(folder)}
     assert call["target"] == {"name": "source", "value": str(folder), **place}
@@ -226,7 +226,7 @@ def identity(batch):
 
 def test_a_function_that_has_no_usable_name_is_called_by_its_option(folder):
     dataset = dataset_of(folder, transform=lambda batch: batch)
-    assert call_values("StructuredDataset", dataset.source, dataset.options)["options"] == {
+    assert call_values("StructuredDataset", dataset._source, dataset._options)["options"] == {
         "transform": {"code": "transform"}
     }
 
@@ -276,8 +276,8 @@ class Halves:
 )
 def test_plans_that_only_python_can_make_are_on_the_page(folder, options, reason):
     dataset = dataset_of(folder, num_ranks=2, batch_size=50, **options)
-    planner = Planner(dataset.source, dataset.options)
-    shown = page_data("StructuredDataset", dataset.source, dataset.options, planner, 7)["fixed"]
+    planner = Planner(dataset._source, dataset._options)
+    shown = page_data("StructuredDataset", dataset._source, dataset._options, planner, 7)["fixed"]
     assert reason in shown["reason"]
     assert list(shown["plans"]) == ["7", "8", "9", "10"]
     pieces = [
@@ -293,7 +293,7 @@ def test_large_plans_of_python_are_on_the_page_for_fewer_epochs(folder, monkeypa
     dataset = dataset_of(folder, num_ranks=2, canonical_ranks=4, batch_size=50)
 
     def epochs():
-        return list(page_module.fixed_plans(dataset.source, dataset.options, dataset._here.planner, 7))
+        return list(page_module.fixed_plans(dataset._source, dataset._options, dataset._passes.planner, 7))
 
     assert epochs() == ["7", "8", "9", "10"]
     monkeypatch.setattr(page_module, "_PIECES", 1)
@@ -306,7 +306,7 @@ def test_a_plan_that_the_page_can_make_is_not_on_it(folder):
 
 def test_planned_counts_what_ranks_repeat(folder):
     dataset = dataset_of(folder, num_ranks=3, batch_size=100, even="pad")
-    ranks = planned(dataset.source, dataset.options, Planner(dataset.source, dataset.options), 0)["ranks"]
+    ranks = planned(dataset._source, dataset._options, Planner(dataset._source, dataset._options), 0)["ranks"]
     counts = [(rank["rows"], rank["steps"], rank["padded"]) for rank in ranks]
     assert counts == [(333, 4, 67), (333, 4, 67), (334, 4, 66)]
 

@@ -97,7 +97,7 @@ def dataset_of(folder, **options):
 
 
 def of_python(dataset, epoch=0):
-    values = json.loads(json.dumps(planned(dataset.source, dataset.options, dataset._here.planner, epoch)))
+    values = json.loads(json.dumps(planned(dataset._source, dataset._options, dataset._passes.planner, epoch)))
     return [comparable(rank) for rank in values["ranks"]], values["windows"]
 
 
@@ -401,7 +401,7 @@ def test_the_call_and_the_yaml_make_the_dataset_that_is_shown(folder, opened):
     assert text.pop("_target_") == "torch_dataloader_utils.stream"
     by_yaml = stream(**text).dataset
     _, by_hand = StructuredDataset.create_dataloader(str(folder), **GIVEN, columns=["id"], shuffle=True)
-    assert scope["loader"].dataset.options == by_yaml.options == by_hand.options
+    assert scope["loader"].dataset._options == by_yaml._options == by_hand._options
 
 
 def test_options_that_are_no_plain_values_are_left_to_the_users_code(folder, opened):
@@ -591,7 +591,7 @@ def test_copy_copies(folder, opened):
 def many_files(folder, tmp_path):
     """The page of 10,000 files of four splits each."""
     dataset = dataset_of(folder)
-    data = page_data("StructuredDataset", dataset.source, dataset.options, dataset._here.planner, 0)
+    data = page_data("StructuredDataset", dataset._source, dataset._options, dataset._passes.planner, 0)
     count, each = 10_000, 4
     rows = [1000 + number % 7 for number in range(count * each)]
     file = [number // each for number in range(count * each)]

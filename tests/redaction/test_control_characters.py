@@ -134,7 +134,7 @@ def test_descriptions_and_logs(data: Path, caplog: pytest.LogCaptureFixture) -> 
     shown = [caplog.text, repr(loader), repr(dataset), repr(mix)]
     shown += [repr(dataset.describe()), dataset.describe()._repr_html_(), repr(mix.describe()), str(mix.describe())]
     plan = dataset.plan()
-    shown += [repr(plan), plan._repr_html_(), repr(dataset.source.files[0].info)]
+    shown += [repr(plan), plan._repr_html_(), repr(dataset._source.files[0].info)]
     assert [obeyed(text) for text in shown] == [[]] * len(shown)
     assert plan.table()[0]["file"] == f"{data}/a{HOSTILE}.parquet"  # for programs
 

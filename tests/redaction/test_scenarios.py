@@ -147,8 +147,8 @@ def everything(loader: Any, dataset: Any) -> str:
     description, plan = dataset.describe(), dataset.plan()
     kept = [
         repr(dataset), repr(loader), dataset._repr_html_(), loader._repr_html_(), str(description), repr(description),
-        description._repr_html_(), repr(plan), plan._repr_html_(), repr(plan.table()), repr(dataset.source.files),
-        repr(dataset.source), repr(dataset.rows_of(0, 0)), json.dumps(loader.state_dict()), repr(dataset.options),
+        description._repr_html_(), repr(plan), plan._repr_html_(), repr(plan.table()), repr(dataset._source.files),
+        repr(dataset._source), repr(dataset.rows_of(0, 0)), json.dumps(loader.state_dict()), repr(dataset._options),
         dataset.metrics_text(), repr(dataset.verdict()),
         pickle.dumps(plan).decode("latin1"), repr(pickle.dumps(loader.state_dict())),
         repr(pickle.loads(pickle.dumps(plan))),

@@ -16,8 +16,8 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_check_even": "only in a Trainer of several processes: tests/launchers",
     "integrations/transformers:check_steps": "only in a Trainer",
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
-    "iteration/epochs:check_device": "only with a GPU",
-    "iteration/epochs:check_foreign": "torch passes on no more than the text of errors in its workers",
+    "iteration/foreign:check_device": "only with a GPU",
+    "iteration/foreign:check_foreign": "torch passes on no more than the text of errors in its workers",
     "mixing/feature:_check_counted": "of class_weights within a combination",
 }
 
@@ -70,10 +70,9 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "storage/versions:_changed",
     ),
     "another call or program is to be changed": (
-        "api/combined:__init__",
+        "loader/dataset:__init__",
+        "loader/dataset:_reopened",
         "api/combined:_refuse",
-        "api/files:__init__",
-        "api/files:_reopened",
         "api/tables:_table_loader",
         "checkpoint/state_dict:_of_workers",
         "checkpoint/state_dict:_check_alike",
@@ -136,7 +135,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "transforms/tokens:_room",
         "transforms/tokens:_source",
         "transforms/tokens:_loaded",
-        "iteration/epochs:_start",
+        "iteration/passes:_started",
     ),
     "a change of keywords that is not data yet": (
         "convert/codes:given_vocabulary",

@@ -106,7 +106,7 @@ def test_auto_chooses_for_the_virtual_ranks(folder: str) -> None:
     for ranks, workers in ((1, 0), (2, 3), (4, 3)):
         options: dict[str, Any] = {"num_workers": workers, "split_rows": 4, "canonical_ranks": 4}
         loader = ranks_of(folder, ranks, sharding="auto", **options)[0]
-        assert len(loader.dataset.source.splits) == 13
+        assert len(loader.dataset._source.splits) == 13
         assert loader.state_dict()["links"][0]["policy"] == "interleave"
         assert whole(folder, ranks, sharding="auto", **options) == whole(folder, 1, **options)
 

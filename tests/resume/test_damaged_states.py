@@ -168,7 +168,11 @@ def test_huge_numbers_are_refused_without_memory(folder: str, name: str, made_up
 
 @pytest.mark.parametrize("state", [b"gASVIA", "eyJ2ZXJzaW9uIjog", [], 0, float("nan"), NESTED, {}, {"links": NESTED}])
 def test_what_is_no_dict_of_a_state_is_refused(folder: str, state: Any) -> None:
-    for refuse in (make(folder).load_state_dict, make(folder).dataset.check_state, lambda it: merge_state_dicts([it])):
+    for refuse in (
+        make(folder).load_state_dict,
+        make(folder).dataset._passes.codec.place,
+        lambda it: merge_state_dicts([it]),
+    ):
         with pytest.raises(CheckpointMismatchError, match=r"expected the result of loader\.state_dict\(\)"):
             refuse(state)
 

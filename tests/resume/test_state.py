@@ -98,7 +98,7 @@ def test_the_size(tmp_path: Path) -> None:
     loader = make(str(tmp_path), split_rows=1, num_workers=16)
     assert loader.dataset.plan().num_splits == 10_000
     assert len(json.dumps(loader.state_dict())) < 2_000
-    codec = loader.dataset._epochs.codec
+    codec = loader.dataset._latest.codec
     cursor = RankCursor(7, tuple(WorkerCursor(shard, 10**5, 10**6) for shard in range(16)))
     assert len(json.dumps(codec.state(EpochPosition(3, 10**6, cursor=cursor, skip=((10, 20),))))) < 3_000
 
@@ -226,8 +226,8 @@ def test_only_the_rest_is_read(folder: str) -> None:
     loader = make(folder)
     whole = batches(loader)
     read: list[Any] = []
-    scan = loader.dataset.source.scan
-    reader = scan.open(loader.dataset.source.by_key)
+    scan = loader.dataset._source.scan
+    reader = scan.open(loader.dataset._source.by_key)
     original = type(reader).block
 
     def counted(self: Any, task: Any) -> Any:

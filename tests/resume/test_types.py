@@ -120,11 +120,11 @@ def told(loader: Any) -> list[str]:
 def test_a_begun_pass_goes_on_in_a_copy(tmp_path: Path, kind: str, name: str, options: dict[str, Any]) -> None:
     folder = write(tmp_path, kind, {"x": COLUMNS[name]})
     loader, rest = begun(folder, **options)
-    state, report = json.dumps(loader.state_dict()), loader.dataset._epochs.planner.report(0, 0)
+    state, report = json.dumps(loader.state_dict()), loader.dataset._latest.planner.report(0, 0)
     for twin in (pickle.loads(pickle.dumps(loader.dataset)), copy.deepcopy(loader.dataset)):
         twin.load_state_dict(loader.state_dict())
         assert json.dumps(twin.state_dict()) == state
-        assert twin._epochs.planner.report(0, 0) == report  # ranks with a loader and with a copy agree
+        assert twin._latest.planner.report(0, 0) == report  # ranks with a loader and with a copy agree
         assert told(twin) == rest
     again = make(folder, **options)
     again.load_state_dict(json.loads(state))

@@ -92,9 +92,9 @@ def test_an_epoch_is_resumed_on_other_ranks_at_the_snapshot_of_the_state(folder:
     commit(folder, 2, data_file(folder, "c.parquet", range(200, 230)))
     for rank in range(3):
         loader, dataset = opened(folder, num_ranks=3, rank=rank, shuffle=True)
-        assert dataset.source_cursor()["end"] == 2
+        assert dataset._saved_cursor()["end"] == 2
         loader.load_state_dict(states[0])
-        assert dataset.source_cursor()["end"] == 1
+        assert dataset._saved_cursor()["end"] == 1
         seen += ids_of(loader)
     assert sorted(seen) == LIVE
 
@@ -124,7 +124,7 @@ def test_the_loader_moves_to_the_newest_snapshot_between_epochs(folder: Path) ->
     commit(folder, 3, LogTable(folder)._log(2) | data_file(folder, "d.parquet", range(300, 310)))
     assert dataset.advance(appended_only=True)
     assert ids_of(loader) == list(range(300, 310))
-    assert dataset.source_cursor() == {"end": 3, "start": 2, "schema": None}
+    assert dataset._saved_cursor() == {"end": 3, "start": 2, "schema": None}
 
 
 @pytest.mark.parametrize("taken", [0, 3])
@@ -185,8 +185,11 @@ def test_filters_and_columns_apply_to_rows_that_are_left(folder: Path) -> None:
     assert ids_of(opened(folder, filters=[("day", "==", "b")])[0]) == list(range(100, 140))
 
 
+FILTERED: tuple[dict[str, Any], ...] = ({}, {"filters": [("id", ">=", 50)]})
+
+
 def test_rows_have_the_same_numbers_whatever_a_filter_prunes(folder: Path) -> None:
-    layouts = [opened(folder, **options)[1].source.files[0].layout for options in ({}, {"filters": [("id", ">=", 50)]})]
+    layouts = [opened(folder, **options)[1]._source.files[0].layout for options in FILTERED]
     every, pruned = ({(s.number, s.first_row, s.rows) for s in layout.segments} for layout in layouts)
     assert pruned == {segment for segment in every if segment[0] >= 5}
 
@@ -319,5 +322,5 @@ def test_a_state_that_is_refused_moves_to_no_other_snapshot(folder: Path) -> Non
     next(iter(loader))
     with pytest.raises(CheckpointMismatchError, match="shuffle: True"):
         loader.load_state_dict(state)
-    assert dataset.source_cursor()["end"] == 2
+    assert dataset._saved_cursor()["end"] == 2
     assert ids_of(loader) == list(range(140, 150))

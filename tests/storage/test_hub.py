@@ -75,7 +75,7 @@ def test_paths_of_a_list_are_read_at_one_commit(hub: Hub, monkeypatch: pytest.Mo
     paths = [f"hf://datasets/org/name/data/{name}.parquet" for name in ("deep/b", "a")]
     loader, dataset = StructuredDataset.create_dataloader(paths, storage_options=given, batch_size=7)
     assert sorted(ids(loader)) == list(range(50))
-    assert len({file.info.path.partition("@")[2].partition("/")[0] for file in dataset.source.files}) == 1
+    assert len({file.info.path.partition("@")[2].partition("/")[0] for file in dataset._source.files}) == 1
 
 
 def test_worker_processes_read_the_same_commit(hub: Hub) -> None:
@@ -92,7 +92,7 @@ def test_a_commit_tag_or_request_may_be_given(hub: Hub, revision: str) -> None:
     hub.commit(MOVED)
     loader, dataset = opened(hub, f"datasets/org/name@{revision.format(commit=commit)}/data")
     assert sorted(ids(loader)) == list(range(50))
-    assert all(f"org/name@{commit}/data/" in file.info.path for file in dataset.source.files)
+    assert all(f"org/name@{commit}/data/" in file.info.path for file in dataset._source.files)
 
 
 def test_a_state_of_another_commit_is_refused(hub: Hub) -> None:

@@ -6,15 +6,14 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.api.stream import opened_source, source_of
-from torch_dataloader_utils.errors import OptionError, UnknownOptionError
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
-from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import (
     Files,
@@ -47,18 +46,6 @@ _PATHS = (str, os.PathLike)
 class CombinedDataset(LoaderDataset):
     """Several datasets as one, with their rows mixed; that of a loader from `combine`."""
 
-    def __init__(
-        self,
-        source: Source | None = None,
-        options: Options | None = None,
-        of_source: Mapping[str, Any] = MappingProxyType({}),
-        **unknown: Any,
-    ) -> None:
-        if source is None or options is None or unknown:
-            raise UnknownOptionError("CombinedDataset(...): use combine(datasets, ...).")
-        super().__init__(source, options)
-        self._of_source = dict(of_source)
-
 
 def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
     named = {name: _part(item) for name, item in _named(datasets).items()}
@@ -72,7 +59,9 @@ def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
     source = combined_source(list(parts.values()), list(parts), options)
     options = replace(options, features=options.features.resolved(source, options))
     of_source = {name: part.given if isinstance(part, _ToOpen) else None for name, part in named.items()}
-    return StructuredLoader(CombinedDataset(source, options, combination_values(of_source, defaults)), options)
+    return StructuredLoader(
+        CombinedDataset(source, options, of_source=combination_values(of_source, defaults)), options
+    )
 
 
 @dataclass(frozen=True)
@@ -123,8 +112,8 @@ def _sources(named: Mapping[str | int, Any], defaults: Mapping[str, Any], option
     shared = dict(zip(opened, with_one_vocabulary(list(opened.values())), strict=True))
     for part, label in pairs:
         if isinstance(part, LoaderDataset):
-            _refuse_following(label, part.options)
-    made = [part.source if isinstance(part, LoaderDataset) else part for part, _ in pairs]
+            _refuse_following(label, passes_of(part).options)
+    made = [passes_of(part).source if isinstance(part, LoaderDataset) else part for part, _ in pairs]
     return [shared.get(place, part) for place, part in enumerate(made)]
 
 
@@ -182,7 +171,7 @@ def _warn_of_unused(named: Mapping[str | int, Any], given: Collection[str]) -> N
     """
     of_each: dict[str, list[str]] = {}
     for label, item in zip(labels(list(named)), named.values(), strict=True):
-        unused = unused_in_combination(item.options, given) if isinstance(item, LoaderDataset) else {}
+        unused = unused_in_combination(passes_of(item).options, given) if isinstance(item, LoaderDataset) else {}
         if unused:
             texts = ", ".join(f"{name}={shown(value)}" for name, value in unused.items())
             of_each.setdefault(texts, []).append(label)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
-from torch_dataloader_utils.errors import OptionError, UnknownOptionError
 from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import Files, Options, parse_call
-from torch_dataloader_utils.sources.source import Source, open_files
+from torch_dataloader_utils.sources.source import open_files
 from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.typing import *
 
@@ -36,24 +35,6 @@ def opened(source: Files, options: Options) -> StructuredDataset:
 
 class StructuredDataset(LoaderDataset):
     """Files of structured data as batches of tensors; created by `create_dataloader`."""
-
-    def __init__(
-        self,
-        source: Source | None = None,
-        options: Options | None = None,
-        chosen: Files | None = None,
-        **unknown: Any,
-    ) -> None:
-        if source is None or options is None or unknown:
-            raise UnknownOptionError("StructuredDataset(...): use StructuredDataset.create_dataloader(path, ...).")
-        super().__init__(source, options, chosen)
-
-    def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
-        files, listing = self._chosen, self.source.listing
-        if not isinstance(files, Files) or listing is None:
-            raise OptionError("this dataset is a copy without its listing: call it where the loader was created.")
-        with limited(options.worker.timeout):
-            return StructuredDataset(open_files(files.path, options, listing), options, files)
 
     @staticmethod
     @implemented_by(_create_dataloader)

@@ -13,7 +13,7 @@ from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import Delta, Files, Iceberg, Options, SourceValue, parse_stream
+from torch_dataloader_utils.options import Files, Options, SourceValue, parse_stream
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.sources.source import Source, open_files, open_snapshot
 from torch_dataloader_utils.sources.tables import TableSource
@@ -30,28 +30,15 @@ def _stream(source: Any, **options: Any) -> StructuredLoader[Any, Any]:
 
 def _opened(source: SourceValue | TableSource, options: Options) -> LoaderDataset:
     """The dataset of a source."""
-    if isinstance(source, Files):
-        return files.opened(source, options)
-    if isinstance(source, Iceberg):
-        return tables.opened_iceberg(source, options)
-    if isinstance(source, Delta):
-        return tables.opened_delta(source, options)
-    assert isinstance(source, TableSource)
-    return tables.opened_table(source, options)
+    return files.opened(source, options) if isinstance(source, Files) else tables.opened(source, options)
 
 
 def opened_source(source: SourceValue | TableSource, options: Options) -> Source:
-    """What a dataset of a source would read."""
+    """What that dataset would read."""
     with limited(options.worker.timeout):
         if isinstance(source, Files):
             return open_files(source.path, options)
-        table = source if isinstance(source, TableSource) else _table(source)
-        return open_snapshot(table.snapshot(None, options), options)
-
-
-def _table(source: SourceValue) -> TableSource:
-    assert isinstance(source, (Iceberg, Delta))
-    return tables.iceberg_table(source) if isinstance(source, Iceberg) else tables.delta_table(source)
+        return open_snapshot(tables.table_of(source).snapshot(None, options), options)
 
 
 def source_of(given: Any) -> SourceValue | TableSource:

@@ -12,15 +12,22 @@ from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.loader.tables import SnapshotDataset
-from torch_dataloader_utils.options import Delta, Iceberg, Options, option_defaults, parse_call, parse_options
+from torch_dataloader_utils.options import (
+    Delta,
+    Iceberg,
+    Options,
+    SourceValue,
+    option_defaults,
+    parse_call,
+    parse_options,
+)
 from torch_dataloader_utils.sources.tables import TableSource
 from torch_dataloader_utils.storage.waiting import limited
 from torch_dataloader_utils.typing import *
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.delta.snapshot import DeltaSnapshot
-    from torch_dataloader_utils.delta.tables import DeltaSource
-    from torch_dataloader_utils.iceberg.tables import IcebergPlan, IcebergSource, SnapshotInfo
+    from torch_dataloader_utils.iceberg.tables import IcebergPlan, SnapshotInfo
 
 _OF_FILES = option_defaults("files").keys() - option_defaults("table").keys()  # a table's own log says
 
@@ -33,15 +40,38 @@ def _table_loader(table: TableSource, **options: Any) -> tuple[StructuredLoader[
             raise UnknownOptionError(f"{name!r} is an option for files: leave it out, because {why}.")
     if not isinstance(table, TableSource):
         raise OptionError(f"table={table!r}: expected a TableSource (with pinned, newest and snapshot).")
-    parsed = with_features(parse_options(options, "table"))
-    dataset = opened_table(table, parsed)
-    return StructuredLoader(dataset, parsed), dataset
+    return _loader(table, parse_options(options, "table"))
 
 
-def opened_table(table: TableSource, options: Options) -> TableDataset:
+def table_of(source: SourceValue | TableSource) -> Any:
+    """The table that a source names: an `IcebergSource`, a `DeltaSource`, or the one of the user's own."""
+    if isinstance(source, Iceberg):
+        from torch_dataloader_utils.iceberg.tables import IcebergSource  # needs an extra
+
+        return IcebergSource(source)
+    if isinstance(source, Delta):
+        from torch_dataloader_utils.delta.tables import DeltaSource  # needs an extra
+
+        return DeltaSource(source)
+    assert isinstance(source, TableSource)
+    return source
+
+
+def opened(source: SourceValue | TableSource, options: Options) -> SnapshotDataset:
     """The dataset of a table."""
     with limited(options.worker.timeout):
+        table = table_of(source)
+        if isinstance(source, Iceberg):
+            return IcebergDataset(table, options, table.options)
+        if isinstance(source, Delta):
+            return DeltaDataset(table, options, table.options)
         return TableDataset(table, options)
+
+
+def _loader(source: SourceValue | TableSource, options: Options) -> tuple[StructuredLoader[Any, Any], SnapshotDataset]:
+    options = with_features(options)
+    dataset = opened(source, options)
+    return StructuredLoader(dataset, options), dataset
 
 
 class TableDataset(SnapshotDataset):
@@ -167,25 +197,8 @@ class TableDataset(SnapshotDataset):
         raise NotImplementedError
 
 
-def _iceberg_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], IcebergDataset]:
-    source, parsed = parse_call("iceberg", table, options)
-    parsed = with_features(parsed)
-    dataset = opened_iceberg(source, parsed)
-    return StructuredLoader(dataset, parsed), dataset
-
-
-def iceberg_table(source: Iceberg) -> IcebergSource:
-    """The table that an Iceberg source names."""
-    from torch_dataloader_utils.iceberg.tables import IcebergSource  # needs an extra
-
-    return IcebergSource(source)
-
-
-def opened_iceberg(source: Iceberg, options: Options) -> IcebergDataset:
-    """The dataset of an Iceberg table."""
-    with limited(options.worker.timeout):
-        table = iceberg_table(source)
-        return IcebergDataset(table, options, table.options)
+def _iceberg_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], Any]:
+    return _loader(*parse_call("iceberg", table, options))
 
 
 class IcebergDataset(TableDataset):
@@ -351,29 +364,12 @@ class IcebergDataset(TableDataset):
     @property
     def _plan(self) -> IcebergPlan:
         """The plan of the live or next pass."""
-        plan: IcebergPlan = self.source.snapshot  # type: ignore[assignment]
+        plan: IcebergPlan = self._source.snapshot  # type: ignore[assignment]
         return plan
 
 
-def _delta_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], DeltaDataset]:
-    source, parsed = parse_call("delta", table, options)
-    parsed = with_features(parsed)
-    dataset = opened_delta(source, parsed)
-    return StructuredLoader(dataset, parsed), dataset
-
-
-def delta_table(source: Delta) -> DeltaSource:
-    """The table that a Delta source names."""
-    from torch_dataloader_utils.delta.tables import DeltaSource  # needs an extra
-
-    return DeltaSource(source)
-
-
-def opened_delta(source: Delta, options: Options) -> DeltaDataset:
-    """The dataset of a Delta table."""
-    with limited(options.worker.timeout):
-        table = delta_table(source)
-        return DeltaDataset(table, options, table.options)
+def _delta_loader(table: Any, **options: Any) -> tuple[StructuredLoader[Any, Any], Any]:
+    return _loader(*parse_call("delta", table, options))
 
 
 class DeltaDataset(SnapshotDataset):
@@ -525,5 +521,5 @@ class DeltaDataset(SnapshotDataset):
     @property
     def _plan(self) -> DeltaSnapshot:
         """The snapshot of the live or next pass."""
-        plan: DeltaSnapshot = self.source.snapshot  # type: ignore[assignment]
+        plan: DeltaSnapshot = self._source.snapshot  # type: ignore[assignment]
         return plan

@@ -18,7 +18,8 @@ from torch_dataloader_utils.cli.benchmark.units import CountUnit, unit_of
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, GOOD, WARNING, Output, Result, Screen
 from torch_dataloader_utils.errors import EmptyDatasetError
-from torch_dataloader_utils.iteration.execution import reading_of
+from torch_dataloader_utils.iteration.passes import reading_of
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.metrics.verdict import Reading, Verdict
 from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.storage import usable_cores
@@ -97,7 +98,8 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
     """The measurements, in about so many seconds."""
     with output.warnings_of_package():
         _, dataset = data.open()
-        source = dataset.source
+        passes = passes_of(dataset)
+        source = passes.source
     with output.no_warnings(), output.progress(seconds) as begin:
         begin("the loader", seconds * _FIRST)
         unit = unit_of(data, seconds * _FIRST / 2)
@@ -113,7 +115,7 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
         parquet = layouts.is_parquet(source)
         report = Report(
             data,
-            reading_of(dataset.source, dataset.options),
+            reading_of(source, passes.options),
             loader,
             first,
             raw,

@@ -13,6 +13,7 @@ from rich.text import Text
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import BAD, FAINT, GOOD, NULLS_HINT, Output, Result, Screen
 from torch_dataloader_utils.errors import NullValueError
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.loader.description import Description, RankShare
 from torch_dataloader_utils.model import split_of, split_pieces
 from torch_dataloader_utils.planner import Planner
@@ -110,7 +111,8 @@ def _opened(data: Data) -> tuple[Any, NullValueError | None]:
 
 def overview(dataset: Any, epoch: int) -> Overview:
     """The plans of all ranks, summed up; of this rank only if a strategy generates its shards."""
-    source, planner, description = dataset.source, Planner(dataset.source, dataset.options), dataset.describe(epoch)
+    passes, description = passes_of(dataset), dataset.describe(epoch)
+    source, planner = passes.source, Planner(passes.source, passes.options)
     plan = planner.plan_of_all_ranks()
     plans = [planner.rank_plan(epoch, share.rank) for share in description.ranks]
     return Overview(

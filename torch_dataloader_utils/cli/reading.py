@@ -11,6 +11,7 @@ import pyarrow as pa
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import BAD, Output, Screen
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.options import repeats_rows
 from torch_dataloader_utils.printing import listed, plural
 
@@ -66,7 +67,7 @@ def delivered_rows(data: Data, dataset: Any, epochs: Sequence[int], id_column: s
     """The rows that all ranks read in these epochs, compared with those of a plain pass over the data."""
     ids, data = _identified(data, id_column)
     ranks, planned = dataset.world.num_ranks, _planned(dataset, epochs)
-    if dataset.options.shard.even == "sync":
+    if passes_of(dataset).options.shard.even == "sync":
         data = data.but("even")  # these ranks read one after another, each to its end
     with output.no_warnings():
         passes = [data.but(num_ranks=ranks, rank=rank) for rank in range(ranks)]
@@ -89,7 +90,7 @@ def _identified(data: Data, id_column: str | None) -> tuple[list[str], Data]:
 
 def _planned(dataset: Any, epochs: Sequence[int]) -> int | None:
     """The rows that the plans of all ranks deliver; None if they are known only after reading."""
-    if dataset.options.shard.steps_per_epoch is not None:
+    if passes_of(dataset).options.shard.steps_per_epoch is not None:
         return None
     rows = [dataset.shard_size(rank, epoch) for epoch in epochs for rank in range(dataset.world.num_ranks)]
     return None if None in rows else sum(rows)
@@ -97,14 +98,16 @@ def _planned(dataset: Any, epochs: Sequence[int]) -> int | None:
 
 def _left_out(dataset: Any) -> bool:
     """Whether the options leave rows out."""
-    shard, batch = dataset.options.shard, dataset.options.batch
+    options = passes_of(dataset).options
+    shard, batch = options.shard, options.batch
     return shard.even == "drop" or batch.last_batch == "drop" or shard.steps_per_epoch is not None
 
 
 def _batches(data: Data, epochs: Sequence[int], ids: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The real rows of the batches of one rank, with their ids only."""
     loader, dataset = data.but("collate_fn").open(output_format="arrow")
-    valid = dataset.options.batch.valid_key if repeats_rows(dataset.options) else None
+    options = passes_of(dataset).options
+    valid = options.batch.valid_key if repeats_rows(options) else None
     try:
         for epoch in epochs:
             dataset.set_epoch(epoch)

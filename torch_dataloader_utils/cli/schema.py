@@ -13,6 +13,7 @@ from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import FAINT, WARNING, Output, Result, Screen
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.formats.parquet.footer import Footer
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.loader.describing import batch_keys
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.source import Source
@@ -44,8 +45,8 @@ def run(data: Data, output: Output) -> Result:
     with output.warnings_of_package():
         # Unconverted, so that nulls are shown instead of raised.
         _, dataset = data.open(output_format="arrow")
-    source: Source = dataset.source
-    options = dataset.options.convert
+    passes = passes_of(dataset)
+    source, options = passes.source, passes.options.convert
     wanted = data.keywords.get("output_format", "torch")
     converter = build_converter(dataset.schema, options, wanted)
     converted = replace(source, scan=replace(source.scan, converter=converter), keys=converter.keys)  # type: ignore[type-var]

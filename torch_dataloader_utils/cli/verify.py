@@ -12,6 +12,7 @@ from rich.text import Text
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import BAD, FAINT, GOOD, Output, Result, Screen
 from torch_dataloader_utils.cli.reading import Delivered, delivered_rows
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner
@@ -60,7 +61,7 @@ def run(data: Data, output: Output, *, epoch: int, read: bool, id_column: str | 
     data = located(data)
     with output.warnings_of_package():
         _, dataset = data.open(output_format="arrow")
-        checked = checked_plan(dataset.source, dataset.options, epoch)
+        checked = checked_plan(passes_of(dataset).source, passes_of(dataset).options, epoch)
     arrived = delivered_rows(data, dataset, checked.epochs, id_column, output) if read and checked.ok else None
     ok = checked.ok and (arrived is None or arrived.ok)
     values = {"ok": ok, **asdict(checked)} | ({} if arrived is None else {"read": asdict(arrived)})

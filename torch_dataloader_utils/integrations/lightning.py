@@ -11,6 +11,7 @@ from typing import Any
 
 from torch_dataloader_utils.api.files import StructuredDataset
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
+from torch_dataloader_utils.loader.dataset import steps_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
 
 try:
@@ -130,7 +131,7 @@ class TrainerLoader:
         dataset: Any = self.loader.dataset
         if self._epoch is not None:
             dataset.propose_epoch(self._epoch, fixed=self._fixed)
-        ahead = self._looks_ahead and dataset.steps() is None
+        ahead = self._looks_ahead and steps_of(dataset) is None
         batches = iter(self.loader)
         while True:
             self._before = dataset.state_dict() if ahead else None

@@ -25,7 +25,7 @@ from torch_dataloader_utils.errors import (
     ShardingError,
     use,
 )
-from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options import repeats_rows
 
@@ -226,8 +226,9 @@ class TrainLoader(PreparedLoader):
 
     def _steps_of(self, epoch: int) -> int:
         dataset = _dataset_of(self.loader)
-        steps = dataset.options.shard.steps_per_epoch
-        if steps is None and dataset.options.shard.even != "sync":
+        shard = passes_of(dataset).options.shard
+        steps = shard.steps_per_epoch
+        if steps is None and shard.even != "sync":
             steps = dataset.plan(epoch).steps
         if steps is None:
             raise CountsRequiredError(
@@ -259,7 +260,7 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # u
             saved = state.stateful_callbacks.get(type(self).__name__)
             if saved:
                 _check_same(saved["attributes"]["saved"], self._position())
-                _dataset_of(loader.loader).check_state(saved["attributes"]["saved"]["loader"])
+                passes_of(_dataset_of(loader.loader)).codec.place(saved["attributes"]["saved"]["loader"])
             updates = -(-len(loader) // self._accumulated)
             loader.resume(state.global_step // updates, state.global_step % updates * self._accumulated)
         state.stateful_callbacks[type(self).__name__] = self.state()
@@ -311,7 +312,7 @@ def _dataset_of(loader: StructuredLoader) -> LoaderDataset:
 
 def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
     """What makes the number of steps of an epoch known; counting rows does not always do."""
-    options = dataset.options
+    options = passes_of(dataset).options
     without = ["even"] if options.shard.levels else []
     steps = use(without=without, steps_per_epoch=Example("n", 2))
     if options.uncounted:
@@ -322,7 +323,7 @@ def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
 
 def _mask_of(loader: StructuredLoader) -> str | None:
     """The key of the mask of real rows; None if no row is repeated."""
-    options = _dataset_of(loader).options
+    options = passes_of(_dataset_of(loader)).options
     return options.batch.valid_key if repeats_rows(options) else None
 
 
@@ -344,7 +345,7 @@ def _at_least_one(items: Any) -> Any:
 
 def _check_even(loader: StructuredLoader) -> None:
     dataset = _dataset_of(loader)
-    shard, ranks = dataset.options.shard, dataset.world.num_ranks
+    shard, ranks = passes_of(dataset).options.shard, dataset.world.num_ranks
     if ranks > 1 and not shard.levels and shard.steps_per_epoch is None:
         raise ShardingError(
             f"the loader of a Trainer with {ranks} processes must have the same number of steps on each of them.",

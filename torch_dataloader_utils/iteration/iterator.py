@@ -1,17 +1,18 @@
-"""The iterator of a pass, which threads may share."""
+"""The iterator of a pass, which threads may share, and which has a state of its own."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Self
 
+from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.distributed.meeting import note_failure
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.file_limit import reject_too_many
-from torch_dataloader_utils.iteration.begun_pass import END, Pass
 from torch_dataloader_utils.iteration.failures import let_go
+from torch_dataloader_utils.iteration.one_pass import END, Pass
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.redaction import redacted_error
 
@@ -19,7 +20,7 @@ from torch_dataloader_utils.redaction import redacted_error
 class BatchIterator:
     """One pass: begins at the first `next`, ends at its last batch, at `close()`, or when another pass begins.
 
-    Threads may share it: each batch goes to one of them.
+    Threads may share it: each batch goes to one of them. Frameworks that save the state of an iterator find it here.
     """
 
     def __init__(self, passes: Passes) -> None:
@@ -27,6 +28,7 @@ class BatchIterator:
         self._meter = passes.meter
         self._pass: Pass | None = None
         self._spent = False
+        self._ended: Mapping[str, Any] | None = None  # the state that was loaded, if it was that of an ended pass
 
     def __iter__(self) -> Self:
         return self
@@ -96,6 +98,8 @@ class BatchIterator:
 
     def _begin(self) -> Pass | None:
         """The pass, begun; None for none at all."""
+        if self._ended is not None:
+            return None
         self._spent = self._spent or self._passes.is_spent()
         return None if self._spent else self._passes.begin()
 
@@ -118,6 +122,27 @@ class BatchIterator:
         current.over = True
         self._passes.finish(current)
         return END
+
+    def state_dict(self) -> dict[str, Any]:
+        """The progress of this pass; after the pass ends, its end, while the dataset's state is the next epoch."""
+        if self._ended is not None:
+            return dict(self._ended)
+        current, codec = self._pass, self._passes.codec
+        if current is None:
+            return codec.state(self._passes.place)
+        state = codec.state(current.now)
+        return sealed({**state, "ended": True}) if current.over else state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the state was taken. Delivers nothing if that was the end of a pass."""
+        if state.get("ended"):
+            self.close()
+            self._pass, self._ended = None, state
+            return
+        place = self._passes.codec.place(state)
+        with self._passes.ended():
+            self._passes.load(place)
+            self._pass = None
 
     def at_end(self) -> bool:
         """Whether no batch follows the newest one; if the length is unknown, this fetches the next batch.

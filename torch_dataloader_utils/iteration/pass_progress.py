@@ -17,7 +17,7 @@ class ShownPass(Measured, Protocol):
     place: EpochPosition
 
     @property
-    def steps(self) -> int:
+    def delivered_steps(self) -> int:
         """How many batches it delivered."""
 
 
@@ -76,7 +76,7 @@ class PassProgress:
     def _delivered(self, live: ShownPass) -> int:
         """The rows of the epoch that were delivered."""
         # With `steps_per_epoch`, all batches are full, and laps need not be planned to count them.
-        return self._before + (live.delivered[1] if self._most is None else live.steps * self._batch_rows)
+        return self._before + (live.delivered[1] if self._most is None else live.delivered_steps * self._batch_rows)
 
     def _expect(self, live: ShownPass) -> None:
         """Set how many rows the epoch has, with those delivered before; None if known only after reading."""

@@ -1,16 +1,45 @@
-"""Passes over the data: which position comes next, and how a loader's iterators behave."""
+"""The passes over a source: where the next one begins, how it is planned, and that at most one is live."""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from math import inf
+from typing import Any
 
+from torch_dataloader_utils.batching.batches import BatchMaker, BatchSize, exactly, in_step
+from torch_dataloader_utils.batching.cutter import Cutter
+from torch_dataloader_utils.batching.devices import Target, make_target
+from torch_dataloader_utils.batching.output_formats import make_form
+from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.distributed.agreement import check_reports
+from torch_dataloader_utils.distributed.collectives import smallest
+from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks, PassEvent
-from torch_dataloader_utils.iteration.begun_pass import Pass
-from torch_dataloader_utils.iteration.rank_run import RankRun
+from torch_dataloader_utils.executors.workers import Workers
+from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
+from torch_dataloader_utils.iteration.one_pass import Pass
+from torch_dataloader_utils.iteration.pass_progress import PassProgress
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.metrics.meter import Meter, PassClock
+from torch_dataloader_utils.metrics.verdict import Reading, VerdictLog
+from torch_dataloader_utils.model import Unit
+from torch_dataloader_utils.options import Options, progress_of
+from torch_dataloader_utils.planner import Planner, digest, plan_options
+from torch_dataloader_utils.planning.even import total_rows
+from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.progress import Progress
+from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.sources.agreement import joint_step
+from torch_dataloader_utils.sources.skipped import skipped_counts
+from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.storage.locks import ForkLock, renew_in_children
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -19,7 +48,7 @@ _LOOK = 0.1  # seconds between checks whether there is a pass to be stopped
 
 
 class Passes:
-    """The sequence of passes over one dataset; at most one is live.
+    """The sequence of passes over one source, by one rank or one worker of a foreign loader; at most one is live.
 
     Threads take turns: one at a time takes a batch, begins a pass or sets the next one. `place`, `epoch` and `live` can
     be read at any time: the next position is known before the pass it follows has ended.
@@ -31,29 +60,57 @@ class Passes:
     again if that pass was abandoned.
 
     Args:
-        start: begins to read at a position.
-        hooks: are told of passes that have ended.
-        why_empty: what it means that a pass has no batch, if their number was unknown.
+        source: what is read.
+        options: of the loader.
+        before_reading: called before each pass, after the ranks have agreed.
+        before_epoch: called before a pass that begins an epoch is planned; returns another source to read, or None.
+        worker: (index, count) in a worker of a foreign loader: it reads the shard with this index, in-line.
+
+    Attributes:
+        source: what the live or next pass reads.
+        options: of the loader.
+        planner: its plans.
+        codec: its states.
+        hooks: are told of blocks, and of passes that have ended.
+        meter: measures the passes.
+        verdicts: what limited them.
+        turn: held while a batch is taken, a pass begins, or the next one is set.
+        inherited: whether this process was forked since a pass last began.
     """
 
-    def __init__(self, start: Callable[[EpochPosition], RankRun], hooks: Hooks, why_empty: str) -> None:
-        self._start = start
-        self._why_empty = why_empty
-        self._hooks = hooks
-        self.meter = Meter()
-        hooks.add(self.meter.add)
-        self.turn = ForkLock()
+    def __init__(
+        self,
+        source: Source,
+        options: Options,
+        before_reading: Callable[[], None],
+        before_epoch: Callable[[], Source | None] = lambda: None,
+        worker: tuple[int, int] | None = None,
+    ) -> None:
+        check_foreign(options, worker)
+        self.worker = worker
+        self.options, self._pid = options, os.getpid()
+        self._before_reading, self._before_epoch = before_reading, before_epoch
+        self.planner = Planner(source, options)
+        self.codec = StateCodec(source, options, self.planner, worker)
+        self.hooks, self.meter, self.turn = Hooks(), Meter(), ForkLock()
+        self.meter.listed, self.meter.skipped = source.listed, skipped_counts(source.skipped)
+        self.verdicts = VerdictLog(self.meter, reading_of(source, options, worker))
+        self.hooks.add(self.meter.add)
+        self.hooks.add(self.verdicts.log)
+        self._next_source: Source | None = None  # what is read from the next epoch on
         self._next_epoch = 0
         self._explicit = False
         self._pending: EpochPosition | None = None
         self._loaded_by_counter = self._spent = False
         self._live: Pass | None = None
-        self._warned = False
+        self._warned = self.inherited = False
         self._enders: list[None] = []  # one for each thread that ends whatever pass is live or begins
+        self._read(source)
         renew_in_children(self)
 
     def renew(self) -> None:
         """Leave the live pass to the parent of this process, which was forked from it."""
+        self.inherited = True
         self._enders.clear()  # their threads are not here
         if self._live is not None and not self._live.closed:
             self._live.leave_to_parent()
@@ -127,7 +184,7 @@ class Passes:
             while waiting:
                 live = find()
                 if live is not None:
-                    live.run.stop()
+                    live.stop()
                 waiting = not lock.acquire(timeout=_LOOK)  # another thread may be beginning a pass
         finally:
             del self._enders[: len(ender)]
@@ -214,16 +271,18 @@ class Passes:
         place = self._pending or EpochPosition(self._next_epoch)
         before = self.meter.totals()
         # A failed start changes nothing: the next one is at the same position.
-        self._live = Pass(place, self._start(place), clock)
+        self._live = self._started(place, clock)
         self.meter.begin(self._live, before)
         self._next_epoch, self._explicit, self._pending = place.epoch, False, None
         return self._live
 
     def finish(self, over: Pass) -> None:
         """Record that this pass has ended, and end its reading; while holding the turn."""
-        if over.run.steps is None and over.over and not over.taken and not self._warned:
+        if over.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
-            _LOG.warning("epoch %d: the pass of this rank was empty: %s", over.epoch, self._why_empty)
+            _LOG.warning(
+                "epoch %d: the pass of this rank was empty: %s", over.epoch, _why_empty(self.source, self.options)
+            )
         if self._live is over:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
@@ -236,4 +295,263 @@ class Passes:
         self.meter.end(over)
         if not over.reported:
             over.reported = True
-            self._hooks(PassEvent(over.epoch, *over.delivered, over.complete))
+            self.hooks(PassEvent(over.epoch, *over.delivered, over.complete))
+
+    def steps(self) -> int | None:
+        """The number of batches in this rank's live or next pass, including those of earlier phases of its epoch."""
+        self.settle()
+        if self.options.shard.even == "sync":
+            return None
+        place = self.place
+        steps = self._steps_at(place, lambda: self._plan_at(place))
+        return None if steps is None else place.kept(place.before + steps)
+
+    def left(self, place: EpochPosition) -> int | None:
+        """The number of batches from a position to the end of its epoch; None if known only after reading."""
+        if self.options.shard.even == "sync":
+            return None
+        steps = self._steps_at(place, lambda: self._plan_at(place))
+        return None if steps is None else max(0, steps - place.taken)
+
+    def rows_of(self, epoch: int, step: int, rank: int) -> tuple[RowRange, ...]:
+        """The rows of one batch of a rank, as files and row ranges.
+
+        Raises:
+            IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
+        """
+        place = self.place
+        past = place.past if place.epoch == epoch else ()
+        before = place.before if past else 0
+        if 0 <= step < before:
+            raise IndexError(
+                f"step {step} of epoch {epoch} was taken under other options, before the epoch was resumed: expected a "
+                f"step of at least {before}."
+            )
+        return self.planner.rows_of(epoch, step - before, rank, past)
+
+    def read_by(self, scan: Scan) -> None:
+        """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
+        self._workers.close()
+        self._read(replace(self.source, scan=scan))
+
+    def _read(self, source: Source) -> None:
+        """Read this source, which the planner knows."""
+        worker = self.options.worker
+        self.source = source
+        # A worker of a foreign loader is a thread or process already: it reads in-line.
+        self._workers = Workers(
+            source.scan, source.by_key, worker if self.worker is None else replace(worker, num_workers=0)
+        )
+
+    def move_to(self, source: Source) -> None:
+        """Read another source, starting with the next pass that begins an epoch."""
+        self._next_source = source
+        self.settle()
+
+    def stay(self) -> None:
+        """Forget the source given to `move_to` if no pass has read it yet."""
+        self._next_source = None
+
+    @property
+    def next_source(self) -> Source:
+        """The source that the next epoch reads."""
+        return self._next_source or self.source
+
+    def settle(self) -> None:
+        """Switch to the source given to `move_to`, unless a pass is live or an epoch has begun."""
+        if self._next_source is None:
+            return
+        with self.turn:
+            if self._live is None and _fresh(self.place):
+                self._take_next()
+
+    def _take_next(self) -> None:
+        if self._next_source is None:
+            return
+        source, self._next_source = self._next_source, None
+        self.planner = Planner(source, self.options)  # raises if the options do not work with it
+        self.codec = StateCodec(source, self.options, self.planner, self.worker)
+        self._workers.close()
+        self._read(source)
+        self.meter.listed += source.listed
+        self.meter.skipped = skipped_counts(source.skipped)
+        self.__dict__.pop("_maker", None)  # its keys may differ
+
+    def close(self) -> None:
+        """End the live pass and the worker processes; the next pass starts new ones."""
+        with self.ended():
+            self._workers.close()
+
+    def _started(self, place: EpochPosition, clock: PassClock) -> Pass:
+        """A pass of this rank's share from a position on; with peers, only once all ranks have the same plan."""
+        if os.getpid() != self._pid and self.worker is None and self.planner.is_elsewhere:
+            raise StaleIteratorError(
+                "this iterator was made before its process was forked, and this is another rank now: call iter(loader) "
+                "here."
+            )
+        if _fresh(place):
+            self._next_source = self._next_source or self._before_epoch()
+            self._take_next()  # the pass before has been closed
+        plan = self._agreed_plan(place)
+        steps = self._steps_at(place, lambda: plan)
+        if self.worker is None:
+            self.verdicts.world = self.planner.world
+            _announce(plan, place, self.planner, self.options, has_splits=bool(self.source.splits))
+        if plan.rows is None and place.taken and place.cursor is None:
+            _LOG.warning(
+                "the state does not hold the position of rank %d in epoch %d: %d batches are read again, then dropped",
+                plan.rank, place.epoch, place.taken,
+            )  # fmt: skip
+        self.inherited = False
+        self._before_reading()
+        known = None if self.options.shard.even == "sync" else steps
+        cutter, workers = self._cutter(plan, steps), self._workers
+        begun = Pass(place, partial(self._lap, place, plan), known, cutter, workers, self.hooks, clock)
+        begun.shown = self._show(begun)
+        return begun
+
+    def _show(self, begun: Pass) -> PassProgress:
+        """Begin to show a pass; workers of a foreign loader show nothing."""
+        shape, world, units = plan_options(self.options), self.planner.world, self.source.unit.plural
+        progress = Progress(interval=inf) if self.worker is not None else progress_of(self.options, world)
+        return PassProgress(begun, progress, shape, world.num_ranks, self.meter, units)
+
+    def _cutter(self, plan: RankPlan, steps: int | None) -> Cutter:
+        """How the blocks of a pass become batches: a plan that knows its steps has decided about the last one."""
+        batch = self.options.batch
+        last = batch.last_batch if plan.steps is None else "partial"
+        return Cutter(
+            size=BatchSize(self.planner.batch_rows, last, batch.valid_key),
+            maker=self._maker,
+            laps=self.options.shard.steps_per_epoch is not None,
+            sent=self.target is not None,
+            ended=partial(self._ended, steps),
+            collate=batch.collate_fn,
+        )
+
+    def _lap(self, place: EpochPosition, plan: RankPlan, lap: int) -> RankPlan:
+        """The plan of a lap of the pass that began with this plan."""
+        return plan if lap == 0 else self._plan_at(place, lap)
+
+    def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:
+        """This rank's plan of the phase of a position."""
+        planner, shards = self.planner, None if self.worker is None else self.worker[1]
+        plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, place.past)
+        return plan if self.worker is None else of_worker(plan, *self.worker)
+
+    def _steps_at(self, place: EpochPosition, plan: Callable[[], RankPlan]) -> int | None:
+        """The batches of a phase, or None if known only after reading; makes the plan only if counts do not suffice."""
+        worker, per_epoch = self.worker, self.options.shard.steps_per_epoch
+        if per_epoch is not None:
+            steps = max(0, per_epoch - place.before)
+            return steps if worker is None else max(0, -(-(steps - worker[0]) // worker[1]))
+        shards = None if worker is None else worker[1]
+        known = self.planner.steps(place.epoch, self.planner.world.rank, shards, place.past)
+        if known is None or worker is None or worker[1] == 1:
+            return known
+        worker_plan = plan()
+        return -(-total_rows(worker_plan.shards[0]) // worker_plan.batch_rows)
+
+    def _agreed_plan(self, place: EpochPosition) -> RankPlan:
+        planner = self.planner
+        if not planner.has_peers:
+            return self._plan_at(place)
+        report = planner.report(place.epoch, place=place_digest(place))
+        peers, step = joint_step(self.options, "begin this pass")
+        try:
+            plan = self._plan_at(place)
+        except Exception:
+            # The others wait for this rank: they must learn of the error before it is raised.
+            check_reports(replace(report, failed=True), peers, step)
+            raise
+        check_reports(report, peers, step)
+        if not place.past:
+            planner.warn_of_uneven_steps(place.epoch)
+        return plan
+
+    @cached_property
+    def _maker(self) -> BatchMaker:
+        """Kept across passes, with the memory it recycles."""
+        options, source, pin = self.options, self.source, self.options.worker.pin_memory
+        form = make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
+        return options.features.batches(form)
+
+    @cached_property
+    def target(self) -> Target | None:
+        """Where batches are sent; kept across sources, too, because memory that is recycled belongs to its stream."""
+        worker = self.options.worker
+        return None if worker.device is None else make_target(worker.device, worker.pin_memory)
+
+    def _ended(self, steps: int | None, batches: Iterator[Any], taken: int) -> Iterator[Any]:
+        """The batches after the first `taken`, cut where the options make all ranks end; a foreign loader's are not."""
+        shard = self.options.shard
+        if shard.steps_per_epoch is not None:
+            return exactly(batches, (steps or 0) - taken, self.source.unit.plural)
+        if shard.even != "sync" or self.planner.world.num_ranks == 1 or self.worker is not None:
+            return batches
+        if not self.planner.has_peers:
+            raise ShardingError(
+                f"even='sync' with num_ranks={self.planner.world.num_ranks} needs a process group, but "
+                "torch.distributed is not initialised: call init_process_group first, or let steps be known before.",
+                remedies=[
+                    use(without=["even"], steps_per_epoch=Example("n", 2)),
+                    *([] if self.options.uncounted else [use(count_rows=True, even="drop")]),
+                ],
+            )
+        return in_step(batches, shard.sync_every, smallest(*joint_step(self.options, "compare their batches")))
+
+
+def _why_empty(source: Source, options: Options) -> str:
+    """What it means that a pass has no batch, if their number was unknown."""
+    packs = source.unit in (Unit.TOKEN, Unit.SEQUENCE)
+    whole = isinstance(source.scan, ScanSpec) and not source.scan.selects_rows and not source.subset
+    if packs and whole and options.read.transform is None:
+        return "no document of its share holds a token"
+    return (
+        f"no {'token of a document' if packs else 'row'} of its share was left after what leaves out rows, such as "
+        "filters, a subset or Transform(rows='any')"
+    )
+
+
+def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
+    """Log what a pass reads, and warn of an empty rank or small windows."""
+    world, worker = planner.world, options.worker
+    rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
+    steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
+    mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
+    begun = place.before + place.taken
+    _LOG.info(
+        "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s%s",
+        plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
+        f"; {begun:,} steps were taken before" if begun else "",
+    )  # fmt: skip
+    if plan.steps == 0 and not begun and has_splits:
+        planner.warn.of_empty_rank(plan, planner.given_rows(plan))
+    if not begun:  # otherwise the windows are mostly those that the pass began with, perhaps on other ranks
+        planner.warn.of_small_windows(plan)
+
+
+def _fresh(place: EpochPosition) -> bool:
+    """Whether it is the beginning of an epoch."""
+    return place == EpochPosition(place.epoch)
+
+
+def place_digest(place: EpochPosition) -> int:
+    """A number of what all ranks' positions must have in common."""
+    past = [(phase.options, phase.batches) for phase in place.past]
+    taken = place.ranks or place.taken
+    return digest([str((past, taken, place.skip))])
+
+
+def reading_of(source: Source, options: Options, worker: tuple[int, int] | None = None) -> Reading:
+    """How this process reads the source; `worker` as for `Passes`."""
+    workers = options.worker
+    inline = workers.num_workers == 0 or worker is not None
+    return Reading(
+        inline,
+        processes=not inline and workers.worker_mode == "processes",
+        local=source.scan.local,
+        collates=options.batch.collate_fn is not None,
+        in_step=options.shard.even == "sync",
+        units=source.unit.plural,
+    )

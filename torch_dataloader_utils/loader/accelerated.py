@@ -20,9 +20,9 @@ import torch
 
 from torch_dataloader_utils.checkpoint.state_dict import is_begun
 from torch_dataloader_utils.errors import OptionError, ShardingError, leave_out
-from torch_dataloader_utils.iteration.begun_pass import END
-from torch_dataloader_utils.iteration.epochs import Epochs
-from torch_dataloader_utils.loader.iterators import StatefulIterator
+from torch_dataloader_utils.iteration.iterator import BatchIterator
+from torch_dataloader_utils.iteration.one_pass import END
+from torch_dataloader_utils.iteration.passes import Passes
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -226,11 +226,11 @@ def _caller(package: str | tuple[str, ...], *without: str) -> Mapping[str, Any] 
     return None
 
 
-class AcceleratedIterator(StatefulIterator):
+class AcceleratedIterator(BatchIterator):
     """One pass as Accelerate's training loop needs it: batches on the device, and the last one announced."""
 
-    def __init__(self, epochs: Epochs, valid_key: str | None, device: torch.device | None) -> None:
-        super().__init__(epochs)
+    def __init__(self, passes: Passes, valid_key: str | None, device: torch.device | None) -> None:
+        super().__init__(passes)
         self._valid_key = valid_key
         self._device = device
         self._turn: Turn | None = None

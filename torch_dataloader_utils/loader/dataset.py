@@ -6,34 +6,48 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
+from numbers import Integral
 from operator import index
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_dataloader_utils.batching.output_formats import first_imports
-from torch_dataloader_utils.checkpoint.form import sealed
+from torch_dataloader_utils.checkpoint.form import check_form, plain, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
+from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts, shared_part
 from torch_dataloader_utils.distributed.ranks import World
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, UnknownOptionError
 from torch_dataloader_utils.events import Event
-from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.iteration.iterator import BatchIterator
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.late_imports import import_now
-from torch_dataloader_utils.loader.accelerated import AcceleratedIterator, check_caller, check_fetcher
+from torch_dataloader_utils.loader.accelerated import (
+    AcceleratedIterator,
+    check_caller,
+    check_fetcher,
+    loaded_by_lightning,
+    spent_in_lightning,
+)
 from torch_dataloader_utils.loader.describing import described
 from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.head import FirstRows
-from torch_dataloader_utils.loader.iterators import StatefulIterator
-from torch_dataloader_utils.loader.local import LocalEpochs, load_state, rows_of_step, state_of_all_ranks
-from torch_dataloader_utils.metrics.meter import Meter
 from torch_dataloader_utils.metrics.prometheus import prometheus_text
 from torch_dataloader_utils.metrics.totals import metrics
 from torch_dataloader_utils.metrics.verdict import Verdict
-from torch_dataloader_utils.options import SELECTS, Options, SourceValue, parse_replaced, parse_rows, repeats_rows
+from torch_dataloader_utils.options import (
+    SELECTS,
+    Files,
+    Options,
+    SourceValue,
+    parse_replaced,
+    parse_rows,
+    repeats_rows,
+)
 from torch_dataloader_utils.plan_page.call import source_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
@@ -43,7 +57,9 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.redaction import printable, redacts_errors
-from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.sources.agreement import sharers_of
+from torch_dataloader_utils.sources.source import Source, open_files
+from torch_dataloader_utils.storage.waiting import limited
 
 
 def epoch_number(epoch: Any) -> int:
@@ -78,16 +94,28 @@ class LoaderDataset(IterableDataset[Any]):
     load its `state_dict()` into the copy.
     """
 
-    def __init__(self, source: Source, options: Options, chosen: SourceValue | None = None) -> None:
+    def __init__(
+        self,
+        source: Source | None = None,
+        options: Options | None = None,
+        chosen: SourceValue | None = None,
+        of_source: Mapping[str, Any] | None = None,
+        **unknown: Any,
+    ) -> None:
+        if source is None or options is None or unknown:
+            raise UnknownOptionError(f"{type(self).__name__}(...): use {_call_of(type(self))}.")
         self._options, self._chosen = options, chosen
-        self._of_source = {} if chosen is None else source_values(chosen)  # as plan pages show it: no secrets
-        self._local = LocalEpochs(source, options, self._renew, self._followed)
+        # What plan pages show of it: no secrets.
+        self._of_source = dict(of_source or {}) if chosen is None else source_values(chosen)
+        self._known_passes = self._passes_of(source, None)
+        self._parent: Passes | None = None
+        self._loaded: Mapping[str, Any] | None = None  # a state that is loaded once the ranks must be known
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
         # Not within `next`: that would block the training thread for up to a second, and lose a Ctrl-C.
         import_now(first_imports(options.batch.output_format, source.scan.report(), source.scan.output_schema))
 
     def __repr__(self) -> str:
-        return printable(f"<{type(self).__name__}: {summary(self._epochs, self._options, waits=self._waits())}>")
+        return printable(f"<{type(self).__name__}: {summary(self._latest, self._options, waits=self._waits())}>")
 
     def _repr_html_(self) -> str:
         return self.describe()._repr_html_()
@@ -102,8 +130,8 @@ class LoaderDataset(IterableDataset[Any]):
             ShardingError: the caller is an Accelerate wrapper that would shard the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
-        here, epoch = self._here, epoch_number(epoch)
-        given_up = here.passes.set_epoch(epoch)
+        here, epoch = self._passes, epoch_number(epoch)
+        given_up = here.set_epoch(epoch)
         if given_up is not None and here.left(given_up) != 0:
             _LOG.warning(
                 "set_epoch(%d) gives up the position that was loaded (or skipped to), after %d step(s) of epoch %d: "
@@ -126,8 +154,8 @@ class LoaderDataset(IterableDataset[Any]):
             ShardingError: the caller is an Accelerate wrapper that would shard the rows a second time.
         """
         check_caller(lambda: self.world.num_ranks)
-        here, epoch = self._here, epoch_number(epoch)
-        given_up = here.passes.propose_epoch(epoch, fixed=fixed)
+        here, epoch = self._passes, epoch_number(epoch)
+        given_up = here.propose_epoch(epoch, fixed=fixed)
         if given_up is not None and here.left(given_up):
             _LOG.warning(
                 "the trainer goes on with epoch %d, so what is left of epoch %d after the loaded %d step(s) is not "
@@ -136,11 +164,6 @@ class LoaderDataset(IterableDataset[Any]):
                 epoch, given_up.epoch, given_up.before + given_up.taken, given_up.epoch,
             )  # fmt: skip
 
-    @property
-    def asked_epoch(self) -> int | None:
-        """The epoch that was set or loaded since the last pass began; None without such a call."""
-        return self._passes.asked
-
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next pass; within a worker of torch's own DataLoader, those of that worker's shard.
 
@@ -148,9 +171,9 @@ class LoaderDataset(IterableDataset[Any]):
             OptionError: torch's DataLoader would make batches of batches.
         """
         check_fetcher()
-        here = self._here
+        here = self._passes
         if self._accelerated is None or here.worker is not None:
-            return StatefulIterator(here)
+            return BatchIterator(here)
         valid_key = self._options.batch.valid_key if repeats_rows(self._options) else None
         return AcceleratedIterator(here, valid_key, *self._accelerated)
 
@@ -190,10 +213,14 @@ class LoaderDataset(IterableDataset[Any]):
             options: its options.
             same_rows: whether they select the same columns and rows of the files.
         """
-        raise NotImplementedError
+        files, listing = self._chosen, self._source.listing
+        if not isinstance(files, Files) or listing is None:
+            raise OptionError("this dataset is a copy without its listing: call it where the loader was created.")
+        with limited(options.worker.timeout):
+            return type(self)(open_files(files.path, options, listing), options, files)
 
     def _check_of_one(self, asked: str) -> None:
-        if self.source.group is not None:
+        if self._source.group is not None:
             raise OptionError(
                 f"{asked}: this loader is of a combination: call it on the loaders of its datasets, and combine these."
             )
@@ -208,15 +235,7 @@ class LoaderDataset(IterableDataset[Any]):
         The thread that takes batches calls it before it gets the next one, so it should be quick and must not use the
         loader. Its exceptions are raised in that thread. Copies and workers of a foreign loader do not call it.
         """
-        self._epochs.hooks.add(callback)
-
-    def steps(self) -> int | None:
-        """The number of batches in this rank's live or next pass, or None if known only after reading."""
-        return self._epochs.steps()
-
-    def why_no_steps(self) -> str:
-        """Why `steps()` is None, and what to do, in sentences."""
-        return steps_unknown(self._options, waits=self._waits())
+        self._latest.hooks.add(callback)
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
         """The position of the live or next pass, as plain data. Only delivered batches count; rows read ahead do not.
@@ -225,13 +244,13 @@ class LoaderDataset(IterableDataset[Any]):
             all_ranks: whether to include the positions of the other ranks; every rank must then call it. Needed only if
                 ranks are at different steps, or if row counts are unknown and the number of ranks will change.
         """
-        here = self._here
+        here = self._passes
         # Accelerate's loaders are one batch ahead: for its loops, an epoch is over once the last batch is delivered.
-        place = here.passes.place if self._accelerated is None else here.passes.next_place()
+        place = here.place if self._accelerated is None else here.next_place()
         state, cursor = here.codec.state(place), self._saved_cursor()
         if cursor is not None:
             state = sealed({**state, "source": cursor})
-        return state_of_all_ranks(state, here, self._options) if all_ranks else state
+        return self._of_all_ranks(state) if all_ranks else state
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Begin the next pass where the state was taken. Ends a live pass.
@@ -244,52 +263,53 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             CheckpointMismatchError: the state belongs to other data, or cannot be resumed here.
         """
-        load_state(state, self._here, self.restore_source, strict=strict)
-
-    def check_state(self, state: Mapping[str, Any]) -> None:
-        """Check that a state can be resumed here, without loading it.
-
-        Raises:
-            CheckpointMismatchError: the state belongs to other data, or cannot be resumed here.
-        """
-        self._here.codec.place(state)
+        here, given, state = self._passes, state, plain(state)
+        check_form(state)
+        before, loaded = here.next_source, here.loaded
+        if state.get("source") is not None:
+            self._restore_source(state["source"])
+        try:
+            place = here.codec.place(state, strict=strict)
+        except CheckpointMismatchError:  # the state is refused: the source stays as it was
+            if here.next_source is not before:
+                here.move_to(before)
+            if loaded is not None:
+                here.load(loaded)
+            raise
+        here.load(place, by_counter=loaded_by_lightning(), spent=spent_in_lightning(given))
 
     def skip_steps(self, first: int, last: int) -> None:
         """Skip the steps `[first, last)` of the live or next epoch, except those already taken.
 
         Skipped steps count as taken. Call it with the same numbers on every rank.
         """
-        here = self._here
-        here.passes.skip_steps(*_steps(first, last, here.worker is not None))
-
-    def source_cursor(self) -> dict[str, Any] | None:
-        """The live or next pass's position in the source's history, as plain data; None if it has no history."""
-        return None
+        here = self._passes
+        here.skip_steps(*_steps(first, last, here.worker is not None))
 
     def _saved_cursor(self) -> dict[str, Any] | None:
-        """The cursor as states have it, always with the same keys."""
-        return self.source_cursor()
+        """The live or next pass's position in the source's history, as states have it; None if it has no history."""
+        return None
 
-    def restore_source(self, cursor: Mapping[str, Any]) -> None:
+    def _restore_source(self, cursor: Mapping[str, Any]) -> None:
         """Move to this position in the source's history. Ends a live pass."""
 
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
-        self._epochs.close()
+        self._latest.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """The state as plain data: a copy in another process detects its own rank and starts its own passes."""
         place = self._passes.start
         # At the beginning of an epoch, the ranks need not be known yet.
         start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
-        source = replace(self.source, listed=0.0, listing=None)
+        source = replace(self._source, listed=0.0, listing=None)
         return {"source": source, "options": self._options, "of_source": self._of_source, **start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         LoaderDataset.__init__(self, state["source"], state["options"])
         self._of_source = state["of_source"]
         if "state" in state:
-            self._local.state = state["state"]
+            self._loaded = state["state"]
         else:
             self._passes.set_epoch(state["epoch"])
 
@@ -301,19 +321,9 @@ class LoaderDataset(IterableDataset[Any]):
         """Called before a pass is read, once the ranks agree."""
 
     @property
-    def source(self) -> Source:
-        """The source that it reads."""
-        return self._here.source
-
-    @property
-    def options(self) -> Options:
-        """The options of its loader."""
-        return self._options
-
-    @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows, after `transform` and before conversion."""
-        return self.source.scan.output_schema
+        return self._source.scan.output_schema
 
     def vocabulary(self, column: str) -> list[Any]:
         """The values that a column's codes stand for: code i stands for `vocabulary(column)[i]`.
@@ -321,11 +331,11 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             ColumnNotFoundError: the column has no codes.
         """
-        return self.source.scan.vocabulary(column)
+        return self._source.scan.vocabulary(column)
 
     def vocabularies(self) -> dict[str, list[Any]]:
         """The values of all columns of codes, by column, as `Codes` of another loader takes them."""
-        return self.source.scan.vocabularies()
+        return self._source.scan.vocabularies()
 
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """The plan of a rank for an epoch, by default of this rank for the live or next epoch. Reads no data.
@@ -334,7 +344,7 @@ class LoaderDataset(IterableDataset[Any]):
             CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
         """
         epoch = self._planned(epoch)
-        return self._here.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
+        return self._passes.planner.rank_plan(epoch, self.world.rank if rank is None else rank)
 
     def describe(self, epoch: int | None = None) -> Description:
         """What the dataset holds and what each rank gets in an epoch (the live or next by default). Reads no data.
@@ -345,7 +355,7 @@ class LoaderDataset(IterableDataset[Any]):
             CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
         """
         epoch = self._shown(epoch)
-        return described(type(self).__name__, self._here, self._options, epoch, waits=self._waits())
+        return described(type(self).__name__, self._passes, self._options, epoch, waits=self._waits())
 
     def plan_page(self, path: str | os.PathLike[str], epoch: int | None = None) -> Path:
         """Write the plan as a web page: who reads which rows, and what other options would change. Returns the path.
@@ -358,8 +368,8 @@ class LoaderDataset(IterableDataset[Any]):
             OptionError: the path is a folder, or lies in a folder that does not exist.
             CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet, or no longer.
         """
-        epoch, name, planner = self._shown(epoch), type(self).__name__, self._here.planner
-        data = page_data(name, self.source, self._options, planner, epoch, self._of_source)
+        epoch, name, planner = self._shown(epoch), type(self).__name__, self._passes.planner
+        data = page_data(name, self._source, self._options, planner, epoch, self._of_source)
         return write_page(path, page_of(data))
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
@@ -380,12 +390,14 @@ class LoaderDataset(IterableDataset[Any]):
             IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
         """
         number = self._planned(epoch_number(epoch))
-        return rows_of_step(self._here, number, step, self.world.rank if rank is None else rank)
+        if not isinstance(step, Integral):
+            raise OptionError(f"step={shown(step)}: expected a whole number, the index of a batch in the epoch.")
+        return self._passes.rows_of(number, step, self.world.rank if rank is None else rank)
 
     @property
     def world(self) -> World:
         """The number of ranks and this process's rank; detected at first use, then kept."""
-        return self._epochs.planner.world
+        return self._latest.planner.world
 
     def _planned(self, epoch: int | None) -> int:
         """The number of an epoch that can be planned; by default, the live or next one."""
@@ -395,26 +407,74 @@ class LoaderDataset(IterableDataset[Any]):
         """The number of an epoch that is shown to people; by default, the live or next one if it can be planned."""
         return self._planned(epoch)
 
+    def _steps(self) -> int | None:
+        return self._latest.steps()
+
     def _waits(self) -> bool:
         """Whether all known rows have been read, and the next pass waits for those that are appended."""
         return False
 
     @property
-    def _epochs(self) -> Epochs:
-        return self._local.latest
+    def _source(self) -> Source:
+        """The source that the live or next pass reads."""
+        return self._passes.source
 
     @property
     def _passes(self) -> Passes:
-        return self._here.passes
+        """The passes of this process, at their position; in a worker of a foreign loader, those of its shard."""
+        info = get_worker_info()
+        worker = None if info is None else (info.id, info.num_workers)
+        if worker != self._latest.worker:
+            self._leave(worker)
+        if self._loaded is not None:
+            state, self._loaded = self._loaded, None
+            self._known_passes.load(self._known_passes.codec.place(state))
+        self._known_passes.settle()
+        return self._known_passes
 
     @property
-    def _here(self) -> Epochs:
-        return self._local.current()
+    def _latest(self) -> Passes:
+        """The passes that were asked for last, with the rank of this process.
 
-    @property
-    def meter(self) -> Meter:
-        """How far the live or last pass is, for any thread to read at any time."""
-        return self._local.latest.meter
+        Launchers of notebooks fork the ranks, each of which learns its own only then: until the first pass of a forked
+        process, its parent's rank does not count.
+        """
+        passes = self._known_passes
+        if passes.inherited and get_worker_info() is None and passes.planner.is_elsewhere:
+            self._leave(None)
+        return self._known_passes
+
+    def _passes_of(self, source: Source, worker: tuple[int, int] | None) -> Passes:
+        return Passes(source, self._options, self._renew, self._followed, worker)
+
+    def _leave(self, worker: tuple[int, int] | None) -> None:
+        """Leave the passes to the parent of this process, where they go on; those of this process begin as a copy's."""
+        parent = self._parent = self._known_passes  # held, so that the garbage collector does not end its pass here
+        place = parent.start
+        if self._loaded is None and place != EpochPosition(place.epoch):
+            self._loaded = parent.codec.state(place)
+        self._known_passes = self._passes_of(parent.source, worker)
+        self._known_passes.inherited = parent.inherited
+        self._known_passes.set_epoch(place.epoch)
+
+    def _of_all_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The states of all ranks, combined into one; every rank calls this with its own.
+
+        Raises:
+            OptionError: the ranks cannot reach each other.
+        """
+        world = self.world
+        if world.num_ranks == 1:
+            return shared_part(state)
+        exchange = sharers_of(self._options).exchange("share their states (all_ranks=True)")
+        if exchange is None or self._latest.worker is not None:
+            raise OptionError(
+                f"state_dict(all_ranks=True) with num_ranks={world.num_ranks} needs a process group, but "
+                "torch.distributed is not initialised: save the state of each rank, and join them with "
+                "merge_state_dicts([...])."
+            )
+        states = dict(exchange((world.rank, state)))
+        return merge_state_dicts([states[rank] for rank in sorted(states)])
 
     def metrics(self, detail: bool = False, total: bool = False) -> dict[str, float]:
         """What happened since the last call, by name (see `docs/metrics.md`). For any thread.
@@ -423,9 +483,10 @@ class LoaderDataset(IterableDataset[Any]):
             detail: whether to include seconds by stage, for all I/O workers together and for each.
             total: whether to return what happened since the dataset was created; other calls are not affected.
         """
-        totals, epochs = self.meter.read() if total else self.meter.take(), self._local.latest
-        ranks = epochs.planner.world.num_ranks if totals.sources else 1
-        return metrics(totals, {name: rows / ranks for name, rows in epochs.source.lap_rows.items()}, detail=detail)
+        passes = self._latest
+        totals = passes.meter.read() if total else passes.meter.take()
+        ranks = passes.planner.world.num_ranks if totals.sources else 1
+        return metrics(totals, {name: rows / ranks for name, rows in passes.source.lap_rows.items()}, detail=detail)
 
     def metrics_text(self, detail: bool = False) -> str:
         """The metrics since the dataset was created, in Prometheus' text format, with this process's rank as a label.
@@ -433,11 +494,19 @@ class LoaderDataset(IterableDataset[Any]):
         Args:
             detail: whether to include seconds by stage and I/O worker.
         """
-        return prometheus_text(self.metrics(detail, total=True), self._local.latest.planner.world.rank)
+        return prometheus_text(self.metrics(detail, total=True), self._latest.planner.world.rank)
 
     def verdict(self) -> Verdict | None:
         """What limited the speed of the last complete pass, and what to change; None before it."""
-        return self._local.latest.verdicts.last
+        return self._latest.verdicts.last
+
+
+def _call_of(kind: type) -> str:
+    """The call that makes datasets of this kind."""
+    make = getattr(kind, "create_dataloader", None)
+    if make is None:
+        return "combine(datasets, ...)"
+    return f"{kind.__name__}.create_dataloader({next(iter(signature(make).parameters))}, ...)"
 
 
 def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
@@ -450,6 +519,24 @@ def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
     if not 0 <= begin <= end:
         raise OptionError(f"skip_steps({shown(first)}, {shown(last)}): expected the steps [a, b) with 0 <= a <= b.")
     return begin, end
+
+
+# What this package knows of a dataset, and its users need not.
+
+
+def passes_of(dataset: LoaderDataset) -> Passes:
+    """Its passes in this process, at their position: their source, options, plans, states and measurements."""
+    return dataset._passes
+
+
+def steps_of(dataset: LoaderDataset) -> int | None:
+    """The number of batches in this rank's live or next pass, or None if known only after reading."""
+    return dataset._steps()
+
+
+def why_no_steps(dataset: LoaderDataset) -> str:
+    """Why their number is known only after reading, and what to do, in sentences."""
+    return steps_unknown(dataset._options, waits=dataset._waits())
 
 
 # Short texts about a dataset: its `repr`, and why the number of its batches is not known.
@@ -476,18 +563,18 @@ def steps_unknown(options: Options, *, waits: bool) -> str:
     return str(unknown_steps_advice(options.uncounted, fixable=not options.follow.follows))
 
 
-def summary(here: Epochs, options: Options, *, waits: bool) -> str:
+def summary(here: Passes, options: Options, *, waits: bool) -> str:
     """What is read, and how, in one line. It detects nothing for this and never raises.
 
     Args:
-        here: the epochs of this process.
+        here: the passes of this process.
         options: of the loader.
         waits: whether the next pass waits for rows that are appended to a table.
     """
     parts = [here.source.size, f"batch_size {options.batch.batch_size:,}"]
     try:
         if here.planner.is_settled:
-            parts.append(_place_and_steps(here.planner, here.passes.place, waits))
+            parts.append(_place_and_steps(here.planner, here.place, waits))
     except Exception:  # noqa: BLE001 - the user's next call raises the same error
         parts.append("rank unknown")
     return "; ".join(parts)

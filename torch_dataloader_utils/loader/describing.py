@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_dataloader_utils.convert.stacks import stacked_keys
-from torch_dataloader_utils.iteration.epochs import Epochs
+from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
 from torch_dataloader_utils.model import Unit
@@ -40,12 +40,12 @@ _BATCH_TYPES = {
 _COLUMNS_NAMED = 5
 
 
-def described(dataset: str, here: Epochs, options: Options, epoch: int, *, waits: bool = False) -> Description:
+def described(dataset: str, here: Passes, options: Options, epoch: int, *, waits: bool = False) -> Description:
     """The description of a dataset for an epoch. The number of ranks is not fixed by this call.
 
     Args:
         dataset: the name of the kind of dataset.
-        here: its epochs.
+        here: its passes.
         options: of its loader.
         epoch: the epoch.
         waits: whether the next pass waits for rows that are appended to a table.

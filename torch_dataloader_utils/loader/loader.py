@@ -18,7 +18,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.loader.accelerated import check_accelerator, loaded_by_accelerate, preparing_accelerator
 from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, Format, NumpyBatch, OutputFormat_co
-from torch_dataloader_utils.loader.dataset import LoaderDataset
+from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of, steps_of, why_no_steps
 from torch_dataloader_utils.loader.description import Description
 from torch_dataloader_utils.loader.head import FirstRows
 from torch_dataloader_utils.loader.sampler import EpochSampler
@@ -94,9 +94,9 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         Raises:
             TypeError: the number is known only after reading (with a filter on rows, for example).
         """
-        steps = self.dataset.steps()
+        steps = steps_of(self.dataset)
         if steps is None:
-            raise TypeError(self.dataset.why_no_steps())
+            raise TypeError(why_no_steps(self.dataset))
         return steps
 
     def __getitem__(self, index: object) -> NoReturn:
@@ -137,7 +137,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
             OptionError: a value cannot work, or is about what is read; or this is the loader of a combination.
         """
         made = self.dataset.replaced(changes)
-        return StructuredLoader(made, made.options)
+        return StructuredLoader(made, passes_of(made).options)
 
     def head(self, n: int = 5) -> FirstRows:
         """The first rows in file order, as a table to read (see `LoaderDataset.head`)."""
@@ -251,7 +251,7 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
 
     def _prepare(self, accelerator: Any) -> None:
         """Do what Accelerate's wrappers do."""
-        options, job = self.dataset.options, job_peers()
+        options, job = passes_of(self.dataset).options, job_peers()
         shard = options.shard
         warning = check_accelerator(accelerator, shard.unit, options.worker.device)
         if warning:

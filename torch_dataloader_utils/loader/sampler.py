@@ -6,7 +6,7 @@ import logging
 import sys
 
 from torch_dataloader_utils.loader.accelerated import counted_by_fabric
-from torch_dataloader_utils.loader.dataset import LoaderDataset, epoch_number
+from torch_dataloader_utils.loader.dataset import LoaderDataset, epoch_number, passes_of, steps_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -43,7 +43,7 @@ class EpochSampler:
         self._dataset.propose_epoch(epoch, fixed=self._fixed)
 
     def _of_count(self, count: int) -> int:
-        epoch, shift = epoch_of_count(count, self._dataset.asked_epoch, self._shift)
+        epoch, shift = epoch_of_count(count, passes_of(self._dataset).asked, self._shift)
         if shift != self._shift:
             _LOG.info(
                 "Fabric's pass %d is epoch %d, which was set or loaded; its next passes count from there", count, epoch
@@ -53,7 +53,7 @@ class EpochSampler:
 
     def warn_of_a_trainer_ahead(self) -> None:
         """Warn once that a state saved by Lightning is ahead of its training."""
-        if self._used and not _LIGHTNING.isdisjoint(sys.modules) and self._dataset.steps() is None:
+        if self._used and not _LIGHTNING.isdisjoint(sys.modules) and steps_of(self._dataset) is None:
             self._used = False
             _LOG.warning(
                 "the number of batches is known only after reading, so Lightning's Trainer fetches one ahead (unless "

@@ -13,7 +13,6 @@ from torch_dataloader_utils.errors import (
     CountsRequiredError,
     OptionError,
     SnapshotError,
-    UnknownOptionError,
 )
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
@@ -44,14 +43,13 @@ class SnapshotDataset(LoaderDataset):
         snapshot: TableSnapshot | None = None,
         **unknown: Any,
     ) -> None:
-        if table is None or options is None or unknown:
-            name = type(self).__name__
-            raise UnknownOptionError(f"{name}(...): use {name}.create_dataloader(table, ...).")
         self._table: TableSource | None = table
-        if options.follow.follows and table.pinned is not None:
-            raise OptionError(f"follow=True: {table.pinned}")
-        snapshot = snapshot or table.snapshot(None, options)
-        super().__init__(open_snapshot(snapshot, options), options, chosen)
+        source = None
+        if table is not None and options is not None and not unknown:
+            if options.follow.follows and table.pinned is not None:
+                raise OptionError(f"follow=True: {table.pinned}")
+            source = open_snapshot(snapshot or table.snapshot(None, options), options)
+        super().__init__(source, options, chosen, **unknown)
         self._note_read()
 
     def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:
@@ -76,18 +74,18 @@ class SnapshotDataset(LoaderDataset):
         table = _taking(self._known_table("advance()"), non_appends)
         if table.pinned is not None:
             raise OptionError(f"advance(): {table.pinned}")
-        here = self._snapshot_of(self._epochs.next_source).cursor
+        here = self._snapshot_of(self._latest.next_source).cursor
         with limited(self._options.worker.timeout):
             newest = from_first_rank(lambda: table.newest(self._options), sharers_of(self._options), "advance()")
         there = replace(newest, start=here.end) if appended_only else newest
         newer = newest.end != here.end
         if newer or (not appended_only and there.start != here.start):
-            self._epochs.move_to(self._source_at(there, table))
+            self._latest.move_to(self._source_at(there, table))
         return newer
 
     def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
         table, own = self._known_table("another loader of this table"), self._options.subset
-        snapshot = self._snapshot_of(self._epochs.next_source)
+        snapshot = self._snapshot_of(self._latest.next_source)
         # Which columns are read to choose rows by hash depends on these.
         same = same_rows and (options.subset.by_hash, options.subset.by, options.subset.unit) == (
             own.by_hash, own.by, own.unit
@@ -97,19 +95,15 @@ class SnapshotDataset(LoaderDataset):
                 snapshot = _snapshot_at(table, snapshot.cursor, options)
             return type(self)(table, options, self._chosen, snapshot)  # type: ignore[arg-type]
 
-    def source_cursor(self) -> dict[str, Any]:
+    def _saved_cursor(self) -> dict[str, Any]:
         """The live or next pass's position in the table's history: ids of snapshots and schema, as JSON-able data.
 
         With `follow=True`, `read` says whether its rows have been read, so that the next pass reads later ones.
         """
-        cursor = asdict(self._snapshot.cursor)
-        return {**cursor, "read": True} if self._is_read() else cursor
+        read = {"read": self._is_read()} if self._options.follow.follows else {}
+        return {**read, **asdict(self._snapshot.cursor)}
 
-    def _saved_cursor(self) -> dict[str, Any]:
-        read = {"read": False} if self._options.follow.follows else {}
-        return {**read, **self.source_cursor()}
-
-    def restore_source(self, cursor: Mapping[str, Any]) -> None:
+    def _restore_source(self, cursor: Mapping[str, Any]) -> None:
         """Move to this position in the table's history, unless the options pin another. Ends a live pass.
 
         Raises:
@@ -121,12 +115,12 @@ class SnapshotDataset(LoaderDataset):
         if self._table is not None and self._table.pinned is not None:
             return
         if there == self._snapshot.cursor:
-            self._epochs.stay()  # undoes an advance() called during the live pass
+            self._latest.stay()  # undoes an advance() called during the live pass
             return
         # What was left out of these rows when they were read before, is left out again.
         source = self._source_at(there, None if self._table is None else _taking(self._table, "ignore", or_none=True))
         self._passes.load(EpochPosition(self._passes.epoch))
-        self._epochs.move_to(source)
+        self._latest.move_to(source)
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """As for every dataset; also moves to the state's position in the table's history."""
@@ -134,9 +128,8 @@ class SnapshotDataset(LoaderDataset):
         read = self._options.follow.follows and (state.get("source") or {}).get("read") is True
         self._read, self._read_in = self._snapshot.cursor if read else None, None
 
-    def steps(self) -> int | None:
-        """As for every dataset; None if the next pass reads rows that are still to be appended."""
-        return None if self._waits() else super().steps()
+    def _steps(self) -> int | None:
+        return None if self._waits() else super()._steps()  # the next pass reads rows that are still to be appended
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank."""
@@ -149,21 +142,21 @@ class SnapshotDataset(LoaderDataset):
         """Note from now on whose rows complete passes read."""
         self._read = self._read_in = None
         if self._options.follow.follows:
-            self._epochs.hooks.add(self._note_pass)
+            self._latest.hooks.add(self._note_pass)
 
     def _note_pass(self, event: Event) -> None:
         if isinstance(event, PassEvent) and event.complete:
-            self._read, self._read_in = self._snapshot_of(self._epochs.source).cursor, event.epoch
+            self._read, self._read_in = self._snapshot_of(self._latest.source).cursor, event.epoch
 
     def _is_read(self) -> bool:
         """Whether the rows at the current position have been read, and the next pass is to follow the table."""
-        live = self._epochs.passes.live
+        live = self._latest.live
         if live is not None:  # Accelerate saves states one batch ahead: a pass is over with its last batch
             return self._options.follow.follows and self._accelerated is not None and live.complete
-        return self._read == self._snapshot_of(self._epochs.source).cursor
+        return self._read == self._snapshot_of(self._latest.source).cursor
 
     def _waits(self) -> bool:
-        none_yet = self._epochs.passes.live is None and not self._epochs.next_source.files
+        none_yet = self._latest.live is None and not self._latest.next_source.files
         return self._is_read() or (self._options.follow.follows and none_yet)
 
     def _planned(self, epoch: int | None) -> int:
@@ -187,7 +180,7 @@ class SnapshotDataset(LoaderDataset):
         follow = self._options.follow.follow
         if follow is None:
             return None
-        table, source = self._known_table("follow=True"), self._epochs.source
+        table, source = self._known_table("follow=True"), self._latest.source
         here, sharers = self._snapshot_of(source).cursor, sharers_of(self._options)
         check_group(self.world.num_ranks, sharers)
         if source.files and not self._is_read():
@@ -197,23 +190,23 @@ class SnapshotDataset(LoaderDataset):
             with limited(self._options.worker.timeout):
                 return table.newest(self._options)
 
-        patience, passes = Patience(self._options.worker.timeout), self._epochs.passes
+        patience, passes = Patience(self._options.worker.timeout), self._latest
         return appended_since(here, newest, self._source_at, follow, sharers, patience, lambda: passes.ending)
 
     def _renew(self) -> None:
         """Called before a pass is read; also sends the latest credentials to worker processes."""
-        scan = self.source.scan
+        scan = self._source.scan
         assert isinstance(scan, ScanSpec)
         renewal, here = scan.storage.renewal, self._options.worker.worker_mode != "processes"
         latest = scan.storage.latest if renewal is None or here else renewal.for_pass(scan.storage)
         storage = replace(latest, renewal=renewal)
         if storage != scan.storage:
-            self._epochs.read_by(replace(scan, storage=storage))
+            self._latest.read_by(replace(scan, storage=storage))
 
     @property
     def _snapshot(self) -> TableSnapshot:
         """The snapshot of the live or next pass."""
-        return self._snapshot_of(self.source)
+        return self._snapshot_of(self._source)
 
     @staticmethod
     def _snapshot_of(source: Source) -> TableSnapshot:

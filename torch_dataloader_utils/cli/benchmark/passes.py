@@ -12,6 +12,7 @@ from typing import Any
 from torch_dataloader_utils.cli.benchmark.units import ROWS, CountUnit
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.events import BlockEvent, Event
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.metrics.meter import PassStatus, PassTotals
 from torch_dataloader_utils.metrics.totals import STAGES, Totals
 from torch_dataloader_utils.metrics.verdict import Reading, Verdict, verdict
@@ -113,16 +114,17 @@ def measured(
     far slower than it is.
     """
     with _opened(data) as (loader, dataset):
-        if dataset.options.worker.worker_mode == "processes":
+        if passes_of(dataset).options.worker.worker_mode == "processes":
             _pass(loader, 1, 0.0)  # starts the processes, which stay
         sizes: list[int] = []
         dataset.on_event(lambda event: sizes.append(_size(event)))
         starts: list[float] = []
-        before, began = dataset.meter.totals(), time.perf_counter()
+        meter = passes_of(dataset).meter
+        before, began = meter.totals(), time.perf_counter()
         while not starts or time.perf_counter() < began + seconds:
             dataset.set_epoch(len(starts) + 1)
             starts.append(_pass(loader, steps, step_seconds))
-        totals = dataset.meter.totals().since(before)
+        totals = meter.totals().since(before)
         whole = replace(totals, seconds=time.perf_counter() - began)  # with the beginnings and ends of passes
         return MeasuredPasses(whole, len(starts), sum(starts), sum(sizes), unit)
 
@@ -150,7 +152,7 @@ def first_pass(data: Data, seconds: float, step_seconds: float = 0.0) -> tuple[i
 
 def _least_rows(dataset: Any) -> int:
     window = dataset.plan().window
-    segments = [segment.rows or 0 for file in dataset.source.files for segment in file.layout.segments]
+    segments = [segment.rows or 0 for file in passes_of(dataset).source.files for segment in file.layout.segments]
     return max((window and window.rows) or 0, 2 * usable_cores() * max(segments, default=0))
 
 

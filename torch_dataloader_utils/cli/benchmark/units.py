@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from torch_dataloader_utils.cli.data import Data
+from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.options.packing import DOCUMENTS
 from torch_dataloader_utils.reading.scan import ScanSpec
 
@@ -59,7 +60,8 @@ def unit_of(data: Data, seconds: float) -> CountUnit:
     """
     _, dataset = data.open()
     try:
-        options, scan = dataset.options, dataset.source.scan
+        passes = passes_of(dataset)
+        options, scan = passes.options, passes.source.scan
     finally:
         dataset.close()
     assert isinstance(scan, ScanSpec)  # of one dataset

@@ -9,11 +9,11 @@ from itertools import islice
 from torch_dataloader_utils.executors.drivers import InlineDriver, PooledDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver
-from torch_dataloader_utils.metrics.verdict import Reading
 from torch_dataloader_utils.model import DataFile, FileKey, Task
-from torch_dataloader_utils.options import Options, WorkerOptions
+from torch_dataloader_utils.options import WorkerOptions
+from torch_dataloader_utils.planning.tasks import parted
 from torch_dataloader_utils.reading.blocks import Driver, Scan
-from torch_dataloader_utils.sources.source import Source
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.storage import usable_cores
 
 # Reads in flight hide a remote store's latency, on any number of cores: the fewest and the most threads, and the bytes
@@ -22,8 +22,8 @@ _FEWEST, _MOST, _IN_FLIGHT = 8, 32, 64 << 20
 _SAMPLED = 100  # tasks of each shard that show how large tasks are
 
 
-class Execution:
-    """Opens drivers for one dataset, and owns its worker processes.
+class Workers:
+    """The I/O workers of a loader: opens drivers of tasks, and owns worker processes.
 
     Args:
         scan: opens readers of tasks (`open(files)`), and knows whether reading is local.
@@ -64,6 +64,11 @@ class Execution:
             lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(tasks), worker.timeout
         )
 
+    def parts(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """The tasks, in parts where a transform makes very much of one."""
+        row_bytes = self._scan.made_bytes if isinstance(self._scan, ScanSpec) else 0
+        return [part for task in tasks for part in parted(task, row_bytes)] if row_bytes else tasks
+
     def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
         """A driver that decodes in the calling thread."""
         return InlineDriver(self._scan.open(self._files), tasks)
@@ -101,17 +106,3 @@ def remote_threads(tasks: Sequence[Sequence[Task]]) -> int:
     """The number of threads that read these tasks, by shard, from a remote store: more if tasks are small."""
     sizes = [task.size_bytes for shard in tasks for task in islice(shard, _SAMPLED)]
     return min(max(_FEWEST, _IN_FLIGHT * len(sizes) // max(sum(sizes), 1)), _MOST)
-
-
-def reading_of(source: Source, options: Options, worker: tuple[int, int] | None = None) -> Reading:
-    """How this process reads the source; `worker` as for `Epochs`."""
-    workers = options.worker
-    inline = workers.num_workers == 0 or worker is not None
-    return Reading(
-        inline,
-        processes=not inline and workers.worker_mode == "processes",
-        local=source.scan.local,
-        collates=options.batch.collate_fn is not None,
-        in_step=options.shard.even == "sync",
-        units=source.unit.plural,
-    )
