@@ -22,7 +22,7 @@ import torch
 from limit import decode
 
 from torch_dataloader_utils import Pack, StructuredDataset
-from torch_dataloader_utils.packing.best_fit import best_fit
+from torch_dataloader_utils.packing.sequences import best_fit
 
 LENGTHS = (2048, 8192)
 # The mean and deviation of the logarithm of documents' lengths, by tokens of a sequence.

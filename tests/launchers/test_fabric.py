@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.resume.helpers import make, write_files
-from torch_dataloader_utils.loader.sampler import epoch_of_count
+from torch_dataloader_utils.loader.loader import epoch_of_count
 
 fabric_module = pytest.importorskip("lightning.fabric")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.packing.best_fit import best_fit
-from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
+from torch_dataloader_utils.packing.sequences import Sequences, best_fit, sequences_of
 from torch_dataloader_utils.rows import stable_order
 
 LENGTHS = st.lists(st.integers(0, 60), max_size=80)

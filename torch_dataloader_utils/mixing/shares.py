@@ -7,7 +7,7 @@ do not change the order, and a state needs only the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.epochs import Laps, MixedEpoch, full_step
 from torch_dataloader_utils.mixing.laps import even_counts
 from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of, whole_steps
-from torch_dataloader_utils.mixing.windows import windowed_laps
-from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.planning.even import padding
+from torch_dataloader_utils.model import Piece, Window
+from torch_dataloader_utils.planning.even import padding, total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces
 from torch_dataloader_utils.planning.splits import I64
-from torch_dataloader_utils.planning.tasks import SegmentTable
+from torch_dataloader_utils.planning.tasks import TASK_ROWS, SegmentTable
+from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards
 
 
@@ -218,3 +218,58 @@ class MixShares:
 def one_after_another(laps: Sequence[Sequence[Piece]]) -> Sequence[Piece]:
     """The pieces of all laps as those of one shard."""
     return laps[0] if len(laps) == 1 else tuple(piece for lap in laps for piece in lap)
+
+
+# Shuffle windows of a mix: each holds rows of one lap of one dataset, so that no row repeats before all are read.
+
+
+def windowed_laps(
+    laps: Sequence[Sequence[Pieces]], segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...]
+) -> list[Sequence[Sequence[Piece]]]:
+    """The laps of each dataset, with rows grouped into windows; memory is shared by the number of rows.
+
+    Args:
+        laps: of each dataset, in delivery order.
+        segments: the segments of each file.
+        options: the size of the windows of all datasets together.
+        key: the key of the rank's windows; the numbers of a dataset and of a lap complete it.
+    """
+    rows = [sum(map(total_rows, each)) for each in laps]
+    out: list[Sequence[Sequence[Piece]]] = []
+    for number, each in enumerate(laps):
+        own = _share_of(options, rows[number], sum(rows))
+        shuffled = [
+            windowed((lap,), segments, own, (*key, number, place), exact=True)[0] for place, lap in enumerate(each)
+        ]
+        out.append(list(_with_tasks(shuffled)))
+    return out
+
+
+def _share_of(options: PlanOptions, rows: int, total: int) -> PlanOptions:
+    """The options for one dataset's windows."""
+    if options.window_bytes is None:
+        return options
+    return replace(options, window_bytes=max(options.window_bytes * rows // max(total, 1), 1))
+
+
+def _with_tasks(laps: Sequence[Sequence[Piece]]) -> Iterator[Sequence[Piece]]:
+    """The laps with tasks of their own; consecutive small laps share a task, which decodes the rows once for all."""
+    if len(laps) == 1:
+        yield laps[0]
+        return
+    base, held, last = 0, 0, 0
+    for lap in laps:
+        rows, most = total_rows(lap), max((_task(piece) for piece in lap), default=0)
+        if held and (last or most or held + rows > TASK_ROWS):
+            base, held = base + last + 1, 0
+        yield tuple(_moved(piece, base) for piece in lap)
+        held, last = held + rows, most
+
+
+def _task(piece: Piece) -> int:
+    return piece.source.task if isinstance(piece.source, Window) else 0
+
+
+def _moved(piece: Piece, by: int) -> Piece:
+    window = piece.source
+    return replace(piece, source=replace(window, task=window.task + by)) if isinstance(window, Window) else piece

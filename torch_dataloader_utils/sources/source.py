@@ -9,29 +9,32 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from torch_dataloader_utils import errors
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.errors import EmptyDatasetError, UnsupportedTypeError, use
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
-from torch_dataloader_utils.options import Options, SplitOptions, SubsetOptions, mask_key, progress_of
+from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
 from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
-from torch_dataloader_utils.printing import damage_in_words, listed
+from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
+from torch_dataloader_utils.reading.transforms import Chained, check_transformed
 from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
 from torch_dataloader_utils.schemas.depth import has_values
@@ -44,7 +47,6 @@ from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifes
 from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
-from torch_dataloader_utils.sources.transforms import transform_of
 from torch_dataloader_utils.storage import Storage, usable_cores
 from torch_dataloader_utils.values import url_of
 
@@ -434,3 +436,38 @@ def _report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -
         "%s: columns missing from some files%s are null there: %s%s",
         name, " (judged by their first MiB)" if sampled else "", "; ".join(listed), more,
     )  # fmt: skip
+
+
+# The transform that the options give, and the columns that it returns.
+
+
+Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def transform_of(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
+    """The transform of record batches, and its output schema: as given, else that of its result on 0 rows."""
+    if read.transform is None:
+        return None, given
+    function = read.transform if callable(read.transform) else Chained(tuple(read.transform))
+    schema = read.transform_schema
+    if not isinstance(schema, (pa.Schema, type(None))):
+        raise OptionError(
+            f"Transform(schema={shown(schema)}): expected a pyarrow.Schema of the columns that it returns."
+        )
+    transform = formatted(function, read.transform_format, given)
+    output = _call_on_nothing(transform, given) if schema is None else schema
+    return (replace(transform, expected=output) if isinstance(transform, FormattedTransform) else transform), output
+
+
+def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
+    nothing = no_rows(given)
+    try:
+        result = transform(nothing)
+        check_transformed(nothing, result, "same", transform)
+    except Exception as error:
+        error.add_note(
+            "raised by transform on 0 rows, called to learn which columns it returns. If it cannot take 0 rows, pass "
+            "Transform(schema=), such as pa.schema({'ids': pa.list_(pa.int64())})."
+        )
+        raise
+    return result.schema
