@@ -186,9 +186,9 @@ def test_a_fault_in_sql_is_shown_by_its_place(root: Path, filters: str, place: s
     assert caught.value.__suppress_context__
 
 
-def test_a_method_of_the_dataset_is_not_one_of_the_loader(root: Path) -> None:
+def test_a_method_for_frameworks_is_not_one_of_the_loader(root: Path) -> None:
     loader, _ = StructuredDataset.create_dataloader(str(root / "good"))
-    for name in ("rows_of", "shard_size"):
+    for name in ("propose_epoch", "accelerate"):
         assert not hasattr(loader, name)
         with pytest.raises(
             AttributeError, match=rf"no attribute '{name}'. Its dataset has it: loader\.dataset\.{name}$"

@@ -179,17 +179,17 @@ def counted_by_fabric() -> bool:
     return _caller(_FABRIC, *(f"{package}utilities." for package in _FABRIC)) is not None
 
 
-def loaded_by_lightning() -> bool:
-    """Whether the call comes from Lightning's CombinedLoader, in which a Trainer puts all its loaders."""
-    return _caller(_COMBINED) is not None
+def loaded_by_lightning(state: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether Lightning's CombinedLoader is loading a state, and whether its loader has no more batches in this round.
 
-
-def spent_in_lightning(state: Mapping[str, Any]) -> bool:
-    """Whether Lightning's CombinedLoader is loading a state whose loader gives it no more batches in this round."""
-    frame = _caller(_COMBINED) or {}
+    A Trainer puts all its loaders in one.
+    """
+    frame = _caller(_COMBINED)
+    if frame is None:
+        return False, False
     states, mode = frame.get("states") or (), getattr(frame.get("self"), "_mode", "")
     index = next((number for number, each in enumerate(states) if each is state), None)
-    return index is not None and spent([is_begun(each) for each in states], index, mode)
+    return True, index is not None and spent([is_begun(each) for each in states], index, mode)
 
 
 def spent(begun: Sequence[bool], index: int, mode: str) -> bool:

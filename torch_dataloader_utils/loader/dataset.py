@@ -31,7 +31,6 @@ from torch_dataloader_utils.loader.accelerated import (
     check_caller,
     check_fetcher,
     loaded_by_lightning,
-    spent_in_lightning,
 )
 from torch_dataloader_utils.loader.describing import described
 from torch_dataloader_utils.loader.description import Description
@@ -276,7 +275,8 @@ class LoaderDataset(IterableDataset[Any]):
             if loaded is not None:
                 here.load(loaded)
             raise
-        here.load(place, by_counter=loaded_by_lightning(), spent=spent_in_lightning(given))
+        by_counter, spent = loaded_by_lightning(given)
+        here.load(place, by_counter=by_counter, spent=spent)
 
     def skip_steps(self, first: int, last: int) -> None:
         """Skip the steps `[first, last)` of the live or next epoch, except those already taken.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
+import pyarrow as pa
 from torch.utils.data import DataLoader
 
 from torch_dataloader_utils.checkpoint.form import check_form, check_seal, plain
@@ -31,6 +32,7 @@ from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.metrics.verdict import Verdict
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.rank_plan import RankPlan
+from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.storage import usable_cores
 
@@ -199,6 +201,10 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         """What happened since the last call, by name, for any logger (see `LoaderDataset.metrics`)."""
         return self.dataset.metrics(detail, total)
 
+    def metrics_text(self, detail: bool = False) -> str:
+        """The metrics since the loader was created, in Prometheus' text format (see `LoaderDataset.metrics_text`)."""
+        return self.dataset.metrics_text(detail)
+
     def skip_steps(self, first: int, last: int) -> None:
         """Skip the steps `[first, last)` of the live or next epoch, except those already taken."""
         self.dataset.skip_steps(first, last)
@@ -206,6 +212,14 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def plan(self, epoch: int | None = None, rank: int | None = None) -> RankPlan:
         """The plan of a rank for an epoch; reads no data (see `LoaderDataset.plan`)."""
         return self.dataset.plan(epoch, rank)
+
+    def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
+        """The number of rows of a rank in an epoch, or None (see `LoaderDataset.shard_size`)."""
+        return self.dataset.shard_size(rank, epoch)
+
+    def rows_of(self, epoch: int, step: int, rank: int | None = None) -> tuple[RowRange, ...]:
+        """The rows of one batch, as files and row ranges; reads no data (see `LoaderDataset.rows_of`)."""
+        return self.dataset.rows_of(epoch, step, rank)
 
     def describe(self, epoch: int | None = None) -> Description:
         """What the dataset holds, and what each rank gets in an epoch (see `LoaderDataset.describe`)."""
@@ -236,6 +250,11 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def close(self) -> None:
         """End the live pass and the worker processes; the next pass starts new ones."""
         self.dataset.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows, after `transform` and before conversion."""
+        return self.dataset.schema
 
     @property
     def world(self) -> World:
