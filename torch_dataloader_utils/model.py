@@ -197,7 +197,9 @@ class Shard:
 class Window:
     """Rows that are delivered together, permuted by a key: a row-shuffle window.
 
-    Also the rest of a begun block if row counts are unknown, then without a key.
+    Also the rest of a begun block if row counts are unknown, then without a key. A window is a source like a split: a
+    piece of it refers to places in the permuted order. So policies, levelling, padding and resume cut windows as they
+    cut splits, without code for row shuffle.
 
     Attributes:
         pieces: the rows it holds, in the order before they are permuted.

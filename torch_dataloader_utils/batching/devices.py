@@ -41,7 +41,7 @@ class Target(Protocol):
 
 
 class HostTarget:
-    """Tensors in the processor's memory, which are there at once.
+    """Tensors in the processor's memory, which are there at once; with it, tests run the rest without a GPU.
 
     Args:
         put: places a tensor, such as in page-locked memory.

@@ -165,8 +165,12 @@ def _together(arrays: Sequence[Array], send: Send) -> list[torch.Tensor]:
     return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
-AHEAD = 2  # batches that are cut, and so sent, before they are handed over
-_AT_A_TIME = 1 << 25  # bytes of a block that are sent before its first batch: a window may hold gigabytes
+# Batches that are cut, and so sent, before they are handed over: the copies of the next block overlap with two steps.
+# More would only take memory of the GPU.
+AHEAD = 2
+# Bytes of a block that are sent before its first batch. Ordinary blocks are smaller, but a window may hold gigabytes:
+# putting more in page-locked memory at a time would hold up a step (32 MiB take 4 ms).
+_AT_A_TIME = 1 << 25
 
 T = TypeVar("T")
 
@@ -197,7 +201,7 @@ class Shipment:
 
 
 class DeviceBatch:
-    """A batch on its way to a device."""
+    """A batch on its way to a device: which stream will use it is known only when the loop takes it."""
 
     __slots__ = ("_batch", "_shipment")
 
@@ -212,7 +216,7 @@ class DeviceBatch:
 
 
 class SentForm(TensorForm):
-    """Batches as `Sent` dicts of output key -> tensor on a device, dict of these, or list.
+    """Batches as `DeviceBatch`es, dicts of output key -> tensor on a device, dict of these, or list.
 
     Args:
         keys: of blocks, in order.
@@ -273,7 +277,11 @@ def _batches_at_a_time(columns: Mapping[str, Column], size: int) -> int:
 
 
 def prefetched(batches: Iterator[T], number: int = AHEAD) -> Iterator[T]:
-    """The batches, each once the next `number` have been cut. An error takes its turn after the batches before it."""
+    """The batches, each once the next `number` have been cut. An error takes its turn after the batches before it.
+
+    This is below everything that counts or ends batches (`even="sync"`, `steps_per_epoch`), so ranks meet in the same
+    collectives, and positions need no code for it: a log of blocks may run ahead of the batches taken.
+    """
     waiting: deque[T] = deque()
     failure: Exception | None = None
     more = True

@@ -2,7 +2,8 @@
 
 torch.distributed.checkpoint saves each key by itself, from whichever rank has the least to write, and fills the keys of
 a new loader's state. So all states of a loader have the same keys, values that may have another shape are in a tuple,
-which it does not enter, and where the states of ranks differ, each rank has a key of its own.
+which it does not enter, and where the states of ranks differ, each rank has a key of its own, sealed by itself. (A text
+under one key would be simpler, but training loops, and people who look into a checkpoint, read `epoch` and `links`.)
 
 States come from files, and files are damaged. The checks need no plan and no memory: a number of workers that no loader
 has is refused before anything is created for each of them.

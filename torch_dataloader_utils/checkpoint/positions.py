@@ -66,6 +66,8 @@ def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
 class BlockLog:
     """What the loop over the blocks of a shard saw: enough to infer its position after any number of batches.
 
+    So positions cost nothing per batch: they are computed when a state is requested.
+
     Attributes:
         start: where it began.
         ends: rows up to the end of each block taken (all rows of a block, even if the first was begun before).

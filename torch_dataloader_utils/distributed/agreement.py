@@ -26,7 +26,7 @@ class RankReport:
         epoch: the epoch.
         data: digest of files, row counts and splits.
         options: digest of the options that shape the plan.
-        failed: whether this rank could not make its plan.
+        failed: whether this rank could not make its plan; it reports that, so that the others stop instead of waiting.
         place: digest of its position in the epoch.
     """
 

@@ -81,6 +81,7 @@ def smallest(peers: Peers, step: Step) -> Callable[[int], int]:
 @contextmanager
 def _taking_part(board: Board) -> Iterator[Callable[[Any], None]]:
     """A function that waits for an operation of this step; errors of the process group get a note."""
+    # Polled, so that the limit holds whatever the timeout of the process group is.
     limit = board.step.limit
     deadline = time.monotonic() + limit
 

@@ -2,7 +2,7 @@
 
 A slot is an anonymous file (memfd on Linux), created by the worker and passed over its pipe. It has no name, cannot be
 left behind, and is not limited by the 64 MB of a container's /dev/shm. It is reused once its last view in the main
-process has died.
+process has died. Whole blocks are sent, because a tensor for each column and batch would cost a file descriptor each.
 """
 
 from __future__ import annotations

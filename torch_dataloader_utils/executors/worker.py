@@ -24,7 +24,7 @@ from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
 from torch_dataloader_utils.reading.windows import of_windows
 
-_AHEAD = 3  # blocks packed and not yet delivered
+_AHEAD = 3  # blocks packed and not yet delivered: one is being read, one waits, one is being packed
 
 OpenReader = Callable[[dict[FileKey, DataFile]], BlockReader]
 

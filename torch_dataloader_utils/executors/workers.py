@@ -17,7 +17,8 @@ from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.storage import usable_cores
 
 # Reads in flight hide a remote store's latency, on any number of cores: the fewest and the most threads, and the bytes
-# of the tasks that they read at a time. More threads read large tasks no faster, and hold more memory.
+# of the tasks that they read at a time. More threads read large tasks no faster, and hold more memory; a thread waits
+# for two requests of each small file.
 _FEWEST, _MOST, _IN_FLIGHT = 8, 32, 64 << 20
 _SAMPLED = 100  # tasks of each shard that show how large tasks are
 

@@ -167,7 +167,7 @@ class BatchReader(Reader):
 
 
 class Format(ABC):
-    """A file format: how files are laid out and read. Stateless and picklable.
+    """A file format: how files are laid out and read. Stateless and picklable: workers need no registry.
 
     A format of your own needs a `name`, a `reader` and `inspect`; everything else has a default. `register_format`
     makes it available as `format=`.

@@ -279,6 +279,7 @@ class Pass:
             batches = cutter.batches(plan, driver, self._logs, taken, starts.turn, self._head, self._shard_rows)
             _drop(batches, taken - self._base)
             if cutter.sent:
+                # Below what ends batches: see `prefetched`.
                 batches = prefetched(itertools.islice(batches, None if self.steps is None else self.steps - taken))
             self._bare = cutter.ended(batches, taken)
         handed = on_current_stream(self._bare) if cutter.sent else self._bare

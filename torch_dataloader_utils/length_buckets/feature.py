@@ -28,7 +28,7 @@ _LISTS = ("ragged", "padded", "nested")
 class LengthBuckets(Feature):
     """Batches with a budget of tokens, of rows of similar length.
 
-    How many batches there are is known only after reading.
+    How many batches there are is known only after reading: it follows from the lengths of the rows of each window.
 
     Attributes:
         buckets: the budget.

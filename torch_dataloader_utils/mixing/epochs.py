@@ -73,7 +73,8 @@ class MixedEpoch:
 
     Attributes:
         laps: the rows of each dataset that ranks share.
-        left_out: the rows of each dataset that do not fill a step of all ranks, if `step_rows` was given.
+        left_out: the rows of each dataset that do not fill a step of all ranks, if `step_rows` was given; they belong
+            to the epoch, whose rest other ranks may deliver.
         stretches: the rows of each dataset in the epoch's stretches, without those left out, and their rates.
     """
 
@@ -201,7 +202,8 @@ def _parts_of_lap(dataset: DatasetShare, lap: int, count: int, before: int) -> t
     return Laps([count] * len(whole), whole.__getitem__), Laps([len(run) for run in left_out], left_out.__getitem__)
 
 
-# The rest of a mixed epoch: what is left of each lap of each dataset.
+# The rest of a mixed epoch: what is left of each lap of each dataset, because a row may be left in several laps. Laps
+# differ in `Piece.order`, which counts on from lap to lap.
 
 _BEGUN = -1  # comes before the laps
 

@@ -116,7 +116,10 @@ class Mixing(Feature):
         return rest_of_mix(splits, pieces, epoch, phase, parts)
 
     def saved(self) -> Mapping[str, Any]:
-        """How rows are mixed; nothing if none are, as in states from before there was any."""
+        """How rows are mixed; nothing if none are, as in states from before there was any.
+
+        These are options of a phase: other weights begin a new one.
+        """
         return {} if self.mixing is None else {_SAVED: self.mixing}
 
     def as_saved(self, saved: Mapping[str, Any]) -> Mixing:

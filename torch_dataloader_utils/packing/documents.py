@@ -1,7 +1,8 @@
 """Blocks of packed sequences: the documents of a task, gathered into [sequences, length] columns.
 
 A task is packed as a whole, so its sequences depend on nothing else: they are the same in any thread or process, and a
-pass that resumes in the middle packs the task again.
+pass that resumes in the middle packs the task again. So packing has no state of its own: a position is a task and a
+number of sequences, and the rest of a begun block is a window whose rows are sequences, for whichever rank gets it.
 """
 
 from __future__ import annotations

@@ -73,7 +73,10 @@ class Packing(Feature):
 
 
 class BestFit(Packing):
-    """Whole documents, each in the fullest sequence with room. How many sequences there are shows as they are made."""
+    """Whole documents, each in the fullest sequence with room. How many sequences there are shows as they are made.
+
+    An exact `len` would need a scan of all lengths, which are kept, and all windows of an epoch packed in advance.
+    """
 
     @property
     def unit(self) -> Unit:
@@ -96,7 +99,11 @@ class BestFit(Packing):
 
 
 class Wrap(Packing):
-    """Documents one after another, cut where a sequence ends: a row of a plan is a token."""
+    """Documents one after another, cut where a sequence ends: a row of a plan is a token.
+
+    Only three places know of that: `TokenReader` maps tokens to parts of documents (and permutes these, where a window
+    permutes rows), `SequenceMaker` cuts sequences, and the tokens of a rank are a multiple of `unit_rows`.
+    """
 
     @property
     def unit(self) -> Unit:

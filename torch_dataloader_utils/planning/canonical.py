@@ -1,7 +1,8 @@
 """`canonical_ranks`: global batches that do not depend on the number of ranks.
 
 K virtual ranks take the place of the real ones. Each step of a rank joins the same number of rows from each of its
-virtual ranks, so that all ranks' batches of a step together hold the same rows for any number of ranks.
+virtual ranks, so that all ranks' batches of a step together hold the same rows for any number of ranks. So a state
+needs only the step, whatever number of ranks resumes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Joins row selections of one split: the rows that several ranks left undelivered become few runs again."""
+"""Joins row selections of one split: what several ranks left becomes few runs again, of eight strided ranks one."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 An `Order` is a sequence of rows: *units* (runs of rows of one split) one after another, optionally restricted to every
 n-th block. Its methods return new orders; they use numpy, and their time depends on the number of units, never of rows.
-`len` takes no time, so that the shares of all ranks can be compared.
+`len` takes no time, so that the shares of all ranks can be compared. One rank's plan of 1,000,000 splits for 4,096
+ranks takes tenths of a second and less than 100 MB (`benchmarks/plan.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The rest of an epoch after some of its batches were delivered, for any number of ranks to share."""
+"""The rest of an epoch after some of its batches were delivered, for any number of ranks to share.
+
+Untouched windows dissolve into their pieces. What is left of a begun window is a slice of it, which stays a source of
+its own; so is what is left of a begun block whose rows are known only after reading, as a window without a key.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How files are cut into splits.
 
-A strategy is any object with `split(files) -> list[Split]`. `checks.checked_splits` checks the splits of a custom
-strategy before they are used.
+A strategy is any object with `split(files) -> list[Split]`. `checked_splits` checks the splits of a custom strategy
+before they are used.
 """
 
 from __future__ import annotations

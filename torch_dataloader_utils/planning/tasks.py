@@ -15,9 +15,10 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.splits import plan_spans
 
+# Of the small segments that share a task: merging segments of strings, lists or vectors costs a copy.
 TASK_ROWS = 65_536
 TASK_BYTES = 16 * 2**20
-MADE_BYTES = 256 * 2**20  # that a transform makes of the rows of a task
+MADE_BYTES = 256 * 2**20  # that a transform makes of the rows of a task: images may be a thousand times larger
 _READ_PART = 4  # what parts of a task read again takes at most this part of what is made of it
 
 

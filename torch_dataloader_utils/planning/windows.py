@@ -4,6 +4,9 @@ A few splits are open at once. One run of whole segments from each of them forms
 windows are sized by bytes, a set holds as many whole splits as fit and is one window. If they are sized by rows, or
 draw from a given number of splits, a set is cut into windows with an equal share of every run, so that no segment is
 decoded for two tasks.
+
+Windows are made last, per worker, from row counts alone. No state is carried from one to the next, so a pass can begin
+at any of them.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def _window_files() -> int:
 # latency from a decoder that takes 2 ms.
 _IN_FLIGHT = 32
 # What a thread may have fetched, or be fetching, before it decodes it: files, and bytes as their footers estimate the
-# decoded size. The first file is always fetched.
+# decoded size. So the files of a window are requested together, not in turn. The first file is always fetched.
 _FILES, _BYTES = 32, 64 << 20
 
 OpenedReader: TypeAlias = tuple[FileReader, Work]

@@ -306,7 +306,8 @@ def _draws(pieces: Sequence[Piece], owners: Iterator[int], starts: Sequence[int]
         yield _Draw(run, Rows(rows.start - start, rows.stop - start, rows.step, rows.block, rows.phase - start), first)
 
 
-# A read of shuffle windows that several readers share: the columns of one window are read by all threads.
+# A read of shuffle windows that several readers share: the columns of one window are read by all threads. So the first
+# batch waits for one window read by all of them, and no more than two windows are in memory besides what batches hold.
 
 _KEPT_BYTES = 1 << 26  # scratch memory that a thread keeps
 

@@ -21,6 +21,8 @@ from torch_dataloader_utils.storage.versions import Stored, StoredFacts, facts_o
 
 # The pyarrow filesystem equivalent to an fsspec client, where the two are proven to reach the store the same way.
 #
+# The fsspec client lists, and pyarrow reads the data, which needs a fifth of the processor time.
+#
 # The user configures the fsspec client, so credentials, endpoint and region are those that it resolved. Credentials
 # that expire stay with the client that renews them: there is no pyarrow filesystem then. Only S3 has one: pyarrow's
 # Google filesystem accepts only credentials that expire, and starts to download a file when it is opened; its Azure
@@ -201,7 +203,10 @@ class FsspecClient:
 
     @contextmanager
     def _typed(self, path: str) -> Iterator[None]:
-        """A context that replaces an untyped error of pyarrow with fsspec's for the same file, if that is permanent."""
+        """A context that replaces an untyped error of pyarrow with fsspec's for the same file, if that is permanent.
+
+        pyarrow's S3 errors have neither a type nor a status, by which errors are judged: so one byte is requested.
+        """
         try:
             yield
         except OSError as error:

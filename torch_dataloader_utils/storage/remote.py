@@ -1,4 +1,8 @@
-"""Files of remote stores as pyarrow reads them: ranges are prefetched and joined into few requests."""
+"""Files of remote stores as pyarrow reads them: ranges are prefetched and joined into few requests.
+
+Retries, short reads and the cache work per range of bytes, below the decoders, which see a file. So a decoder runs
+once, a truncated body costs one more request, and a damaged file fails at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Encoded images to one tensor per batch. Pillow releases the GIL while it decodes and resizes."""
+"""Encoded images to one tensor per batch, by Pillow, which releases the GIL while it decodes and resizes.
+
+Not by torchvision: its wheels are built for one build of torch, and those on PyPI do not load beside a CPU build.
+"""
 
 from __future__ import annotations
 

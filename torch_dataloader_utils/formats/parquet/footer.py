@@ -2,8 +2,8 @@
 
 pyarrow crashes when asked for a column chunk with damaged or encrypted metadata (the C++ library throws an exception
 that pyarrow does not catch). Opening the column for reading makes the same checks, and its errors are caught.
-Statistics whose minimum or maximum has a wrong length crash it, too: `bounds` removes them. `views` changes types that
-a writer had in memory.
+Statistics whose minimum or maximum has a wrong length crash it, too: see `guards`, which also changes types
+that a writer had in memory.
 
 Every footer is checked when it is read from its file, before anything requests a column chunk: planning itself needs
 the chunks' sizes and null counts. Footers from a manifest, and those sent to worker processes, were checked then.

@@ -19,6 +19,8 @@ from torch_dataloader_utils.formats.registry import COMPRESSIONS
 from torch_dataloader_utils.formats.text.limits import MOST_LINE_BYTES, long_line
 from torch_dataloader_utils.model import FileLayout, Segment
 
+# Text has no types: they are guessed from so many first bytes of each file, merged once over all files, and every range
+# is read as them.
 HEAD_BYTES = 2**20
 # Estimated decoded bytes per byte of compressed text.
 _EXPANSION = 4

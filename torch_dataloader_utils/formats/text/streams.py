@@ -4,6 +4,8 @@ The length of a compressed file's text is unknown until it is read, but its stor
 that the decompressor returns while it consumes the compressed bytes `[k * step, (k + 1) * step)`. If these expand to
 very much text, the segments after it take what is too much. Files that expand so from their beginning are counted when
 they are planned: then segment k is the text from byte `k * step` of the rows on.
+
+So a file is one split of many segments, and memory does not grow with it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The part of a data file that an epoch reads: its segments, counted without rows deleted by position."""
+"""The part of a data file that an epoch reads: its segments, counted without rows deleted by position.
+
+So planning, sharding and batching have no code for deletes.
+"""
 
 from __future__ import annotations
 
