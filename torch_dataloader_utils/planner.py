@@ -149,10 +149,12 @@ class Planner:
         if self._generate is None and self.has_peers:
             self.warn.of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
 
-    def report(self, epoch: int, place: int) -> RankReport:
-        """What this rank is about to do, for comparison; `place` is a digest of its position in the epoch."""
+    def report(self, epoch: int, position: int) -> RankReport:
+        """What this rank is about to do, for comparison; `position` is a digest of its position in the epoch."""
         world = self.world
-        return RankReport(world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, place=place)
+        return RankReport(
+            world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, position=position
+        )
 
     @cached_property
     def _data_digest(self) -> int:

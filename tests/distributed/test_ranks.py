@@ -125,9 +125,9 @@ def test_positions() -> None:
     good = [RankReport(rank, 3, 0, 7, 9) for rank in range(3)]
     assert find_mismatch(good) is None
     assert find_mismatch([good[2], good[0], good[1]]) is None  # another order of ranks than of processes is fine
-    failed = RankReport(1, 3, 0, 7, 9, failed=True, place=5)
+    failed = RankReport(1, 3, 0, 7, 9, failed=True, position=5)
     assert "process(es) 1 could not make their plan" in str(find_mismatch([good[0], failed, good[2]]))
-    elsewhere = find_mismatch([good[0], RankReport(1, 3, 0, 7, 9, place=5), good[2]])
+    elsewhere = find_mismatch([good[0], RankReport(1, 3, 0, 7, 9, position=5), good[2]])
     assert "position of ranks 0, 1, 2 is" in str(elsewhere)
     assert "load the same checkpoint on every rank" in str(elsewhere)
 

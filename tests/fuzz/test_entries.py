@@ -123,7 +123,7 @@ def methods(dataset: Any, loader: Any) -> Iterator[Trial]:
         "rows_of rank": lambda value: dataset.rows_of(0, 0, value),
         "load_state_dict": dataset.load_state_dict,
         "load_state_dict of the loader": loader.load_state_dict,
-        "check_state": dataset._passes.codec.place,
+        "check_state": dataset._passes.codec.position,
         "skip_steps first": lambda value: dataset.skip_steps(value, 2),
         "skip_steps last": lambda value: dataset.skip_steps(0, value),
         "vocabulary": dataset.vocabulary,

@@ -170,7 +170,7 @@ def test_huge_numbers_are_refused_without_memory(folder: str, name: str, made_up
 def test_what_is_no_dict_of_a_state_is_refused(folder: str, state: Any) -> None:
     for refuse in (
         make(folder).load_state_dict,
-        make(folder).dataset._passes.codec.place,
+        make(folder).dataset._passes.codec.position,
         lambda it: merge_state_dicts([it]),
     ):
         with pytest.raises(CheckpointMismatchError, match=r"expected the result of loader\.state_dict\(\)"):

@@ -286,29 +286,29 @@ class StateCodec:
         self._planner = planner
         self._worker = worker
 
-    def state(self, place: EpochPosition) -> dict[str, Any]:
+    def state(self, position: EpochPosition) -> dict[str, Any]:
         """The position as plain data."""
         rank = self._planner.world.rank
         state: dict[str, Any] = json.loads(self._head)
-        batches: int | tuple[int | None, ...] = place.taken
-        if place.ranks:
-            began = place.ranks[rank]
-            further = 0 if began is None else place.taken - began
-            batches = tuple(None if count is None else count + further for count in place.ranks)
-        link = link_of(Phase(self._saved_options, batches, {} if place.cursor is None else {rank: place.cursor}))
-        if self._chosen is not None and not place.past:
+        batches: int | tuple[int | None, ...] = position.taken
+        if position.ranks:
+            began = position.ranks[rank]
+            further = 0 if began is None else position.taken - began
+            batches = tuple(None if count is None else count + further for count in position.ranks)
+        link = link_of(Phase(self._saved_options, batches, {} if position.cursor is None else {rank: position.cursor}))
+        if self._chosen is not None and not position.past:
             link["policy"] = self._chosen
-        state["epoch"] = place.epoch
-        state["links"] = (*map(link_of, place.past), link)
+        state["epoch"] = position.epoch
+        state["links"] = (*map(link_of, position.past), link)
         state["plan_version"] = _plan_version(state)
-        state["skip"] = [list(steps) for steps in place.skip]
+        state["skip"] = [list(steps) for steps in position.skip]
         if self._worker is not None:
             state["worker"] = self._worker[0]
         elif not self._exact:
             state[f"{OF_RANK}{rank}"] = sealed({name: state[name] for name in _OF_EACH_RANK})
         return sealed(state)
 
-    def place(self, state: Any, *, strict: bool = True) -> EpochPosition:
+    def position(self, state: Any, *, strict: bool = True) -> EpochPosition:
         """The position recorded in a state.
 
         Raises:
@@ -318,7 +318,7 @@ class StateCodec:
         state = plain(state)
         check_form(state)
         try:
-            return self._place(of_rank(state, self._planner.world.rank), strict=strict)
+            return self._position(of_rank(state, self._planner.world.rank), strict=strict)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, DataLoaderUtilsError):
                 raise
@@ -326,7 +326,7 @@ class StateCodec:
                 f"the state is damaged ({type(error).__name__}: {error}): expected the result of loader.state_dict()."
             ) from error
 
-    def _place(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
+    def _position(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
         check_reader(state, None if self._worker is None else self._worker[0], self._saved_options)
         versions = (state["plan_version"], _plan_version(state))
         here = json.loads(self._head)["data"]
@@ -343,31 +343,31 @@ class StateCodec:
             here_now = self._plan_options, self._planner.world.num_ranks
             self._options.features.check_phase(last.shape(self._plan_options), here_now)
         skip = tuple((int(first), int(last)) for first, last in state.get("skip", ()))
-        place = EpochPosition(int(state["epoch"]), skip=skip)
+        position = EpochPosition(int(state["epoch"]), skip=skip)
         if dict(last.options) == self._saved_options and self._counts_as_here(state):
-            return self._continued(replace(place, past=tuple(past)), last, keeps_cursor=not mismatch)
-        return self._in_new_phase(replace(place, past=(*past, last) if last.begun else tuple(past)))
+            return self._continued(replace(position, past=tuple(past)), last, keeps_cursor=not mismatch)
+        return self._in_new_phase(replace(position, past=(*past, last) if last.begun else tuple(past)))
 
-    def _continued(self, place: EpochPosition, last: Phase, *, keeps_cursor: bool) -> EpochPosition:
-        """The position within a phase of the same options; `place` is where the phase begins."""
-        self._check_cursors(place.past)
+    def _continued(self, position: EpochPosition, last: Phase, *, keeps_cursor: bool) -> EpochPosition:
+        """The position within a phase of the same options; `position` is where the phase begins."""
+        self._check_cursors(position.past)
         rank = self._planner.world.rank
         taken = last.of_rank(rank)
         cursor = last.cursors.get(rank) if keeps_cursor else None
         if taken is None:
             if not self._exact:
                 cursor = RankCursor(0, (END,) * self._plan_options.num_shards)
-            steps = self._planner.rank_plan(place.epoch, rank, past=place.past).steps
-            taken = max(0, (steps or 0) - (place.before if self._plan_options.steps_per_epoch else 0))
+            steps = self._planner.rank_plan(position.epoch, rank, past=position.past).steps
+            taken = max(0, (steps or 0) - (position.before if self._plan_options.steps_per_epoch else 0))
         ranks = () if isinstance(last.batches, int) else last.batches
-        return replace(place, taken=taken, cursor=cursor, ranks=ranks)
+        return replace(position, taken=taken, cursor=cursor, ranks=ranks)
 
-    def _in_new_phase(self, place: EpochPosition) -> EpochPosition:
+    def _in_new_phase(self, position: EpochPosition) -> EpochPosition:
         """The beginning of a phase under the current options."""
-        if place.past:
-            check_shareable(place.past[-1].options, self._saved_options)
-        self._check_cursors(place.past)
-        return place
+        if position.past:
+            check_shareable(position.past[-1].options, self._saved_options)
+        self._check_cursors(position.past)
+        return position
 
     def _check_cursors(self, past: Sequence[Phase]) -> None:
         if not self._exact:

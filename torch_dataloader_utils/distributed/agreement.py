@@ -27,7 +27,7 @@ class RankReport:
         data: digest of files, row counts and splits.
         options: digest of the options that shape the plan.
         failed: whether this rank could not make its plan; it reports that, so that the others stop instead of waiting.
-        place: digest of its position in the epoch.
+        position: digest of its position in the epoch.
     """
 
     rank: int
@@ -36,7 +36,7 @@ class RankReport:
     data: int
     options: int
     failed: bool = False
-    place: int = 0
+    position: int = 0
 
 
 def has_peers(world: World, explicit: bool) -> bool:
@@ -97,7 +97,7 @@ def find_mismatch(reports: Sequence[RankReport], num_ranks: int | None = None) -
         reports: of all processes, in their order.
         num_ranks: the expected number of ranks, each with as many processes; None for the number of processes.
     """
-    failed = [place for place, report in enumerate(reports) if report.failed]
+    failed = [rank for rank, report in enumerate(reports) if report.failed]
     if failed:
         return f"process(es) {listed(failed)} could not make their plan: see the error in their own output."
     expected = num_ranks or len(reports)
@@ -134,7 +134,7 @@ def _unequal(reports: Sequence[RankReport]) -> str | None:
             "options",
             "all ranks must pass the same batch_size, shuffle, shuffle_seed, sharding, even and worker counts",
         ),
-        ("place", "position", "load the same checkpoint on every rank"),
+        ("position", "position", "load the same checkpoint on every rank"),
     ):
         others = [report.rank for report in reports if getattr(report, name) != getattr(first, name)]
         if others:

@@ -87,7 +87,7 @@ class BatchIterator:
             if begins:
                 current.clock.note_first()
             return batch
-        except BaseException as error:  # as `guarded` does, without a call for each batch
+        except BaseException as error:  # as `redact_errors` does, without a call for each batch
             instead = redacted_error(error)
             if instead is None:
                 raise
@@ -129,7 +129,7 @@ class BatchIterator:
             return dict(self._ended)
         current, codec = self._pass, self._passes.codec
         if current is None:
-            return codec.state(self._passes.place)
+            return codec.state(self._passes.position)
         state = codec.state(current.now)
         return sealed({**state, "ended": True}) if current.over else state
 
@@ -139,9 +139,9 @@ class BatchIterator:
             self.close()
             self._pass, self._ended = None, state
             return
-        place = self._passes.codec.place(state)
+        position = self._passes.codec.position(state)
         with self._passes.ended():
-            self._passes.load(place)
+            self._passes.load(position)
             self._pass = None
 
     def at_end(self) -> bool:

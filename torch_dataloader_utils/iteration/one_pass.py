@@ -31,7 +31,7 @@ Tasks = Sequence[Sequence[Task]]
 # Never freed: closing a file of a server with sessions would end the parent's connection.
 _OF_PARENTS: list[Pass] = []
 
-END: Any = object()  # in place of a batch: there is none
+END: Any = object()  # instead of a batch: there is none
 
 
 class Pass:
@@ -41,7 +41,7 @@ class Pass:
     unknown, a number of batches that are read and dropped.
 
     Args:
-        place: where it begins.
+        position: where it begins.
         plan_of: the plan of a lap, with the shards that are read here.
         steps: batches of the phase, or None if known only after reading.
         cutter: how blocks become batches.
@@ -50,7 +50,7 @@ class Pass:
         clock: of the pass, which runs.
 
     Attributes:
-        place: where it began, and what it skips.
+        position: where it began, and what it skips.
         steps: batches of the whole phase, including those before the position; None if known only after reading.
         taken: the batches of the phase that were taken, with those before the position.
         clock: its time.
@@ -66,7 +66,7 @@ class Pass:
 
     def __init__(
         self,
-        place: EpochPosition,
+        position: EpochPosition,
         plan_of: Callable[[int], RankPlan],
         steps: int | None,
         cutter: Cutter,
@@ -74,12 +74,13 @@ class Pass:
         hooks: Hooks,
         clock: PassClock,
     ) -> None:
-        self.place, self.taken, self.steps, self.clock = place, place.taken, steps, clock
+        self.position, self.taken, self.steps, self.clock = position, position.taken, steps, clock
         self._plan_of, self._cutter, self._workers, self._hooks = plan_of, cutter, workers, hooks
         self.exact = plan_of(0).rows is not None
         self.error: BaseException | None = None
         self.over = self.closed = self.reported = False
-        self._counted = (0, 0, place.taken)  # batches and rows before the last jump, or the beginning; then its place
+        # Batches and rows before the last jump, or the beginning; then the batch at which that was.
+        self._counted = (0, 0, position.taken)
         self._ahead: list[Any] = []
         self._tasks: dict[int, Tasks] = {}
         self._logs: list[BlockLog] = []
@@ -90,9 +91,9 @@ class Pass:
         # Asked for at any time, by any thread, and by the garbage collector, so without a lock. Kept, because counting
         # millions of pieces takes a second.
         self._shard_rows = cache(lambda lap: plan_of(lap).shard_rows())
-        self.skip(place)
+        self.skip(position)
         try:
-            self._open(place.taken, place.cursor)
+            self._open(position.taken, position.cursor)
         except BaseException:
             self._end_reading(failed=True)
             raise
@@ -100,13 +101,13 @@ class Pass:
     @property
     def epoch(self) -> int:
         """The epoch."""
-        return self.place.epoch
+        return self.position.epoch
 
     @property
     def now(self) -> EpochPosition:
         """Its progress; for any thread."""
         taken = self.taken
-        return replace(self.place, taken=taken, cursor=self._cursor(taken))
+        return replace(self.position, taken=taken, cursor=self._cursor(taken))
 
     @property
     def delivered_steps(self) -> int:
@@ -175,11 +176,11 @@ class Pass:
             self._ahead.append(batch)
         return batch is END
 
-    def skip(self, place: EpochPosition) -> None:
+    def skip(self, position: EpochPosition) -> None:
         """Skip the steps that this position skips."""
-        self.place = replace(self.place, skip=place.skip)
-        before = place.before
-        self._skip = [(max(first - before, 0), last - before) for first, last in place.skip if last > before]
+        self.position = replace(self.position, skip=position.skip)
+        before = position.before
+        self._skip = [(max(first - before, 0), last - before) for first, last in position.skip if last > before]
         self._mark()
 
     def stop(self) -> None:

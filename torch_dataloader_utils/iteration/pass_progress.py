@@ -14,7 +14,7 @@ from torch_dataloader_utils.progress import Progress
 class ShownPass(Measured, Protocol):
     """A pass, as it is shown."""
 
-    place: EpochPosition
+    position: EpochPosition
 
     @property
     def delivered_steps(self) -> int:
@@ -42,7 +42,7 @@ class PassProgress:
         self._meter, self._totals = meter, meter.totals()
         self._batch_rows = options.batch_rows(num_ranks)
         self._most = options.steps_per_epoch
-        self._before = rows_before(begun.place, options, num_ranks)
+        self._before = rows_before(begun.position, options, num_ranks)
         self._skip: tuple[Steps, ...] | None = None
         self._total: int | None = None
         self._shows = progress.show  # otherwise there is time until the first line, and no last one
@@ -53,7 +53,7 @@ class PassProgress:
 
     def update(self, live: ShownPass) -> None:
         """Show how far the pass is."""
-        if live.place.skip is not self._skip:
+        if live.position.skip is not self._skip:
             self._expect(live)
         self._shown.at(self._delivered(live), self._total, self._note(live))
         self.due = self._shown.due
@@ -80,26 +80,26 @@ class PassProgress:
 
     def _expect(self, live: ShownPass) -> None:
         """Set how many rows the epoch has, with those delivered before; None if known only after reading."""
-        self._skip = live.place.skip
+        self._skip = live.position.skip
         if self._most is None:
             rows = live.expected[1]
         else:
-            place = live.place
-            rows = (place.kept(self._most) - place.kept(place.before + place.taken)) * self._batch_rows
+            position = live.position
+            rows = (position.kept(self._most) - position.kept(position.before + position.taken)) * self._batch_rows
         self._total = None if rows is None else self._before + rows
 
 
-def rows_before(place: EpochPosition, options: PlanOptions, num_ranks: int) -> int:
+def rows_before(position: EpochPosition, options: PlanOptions, num_ranks: int) -> int:
     """A rank's rows of an epoch that were delivered before a position, counting batches as full.
 
     What other numbers of ranks delivered in earlier phases counts as shared by the ranks of today.
 
     Args:
-        place: the position.
+        position: the position.
         options: of the plan.
         num_ranks: the number of ranks.
     """
-    shapes = [(phase.steps, *phase.shape(options)) for phase in place.past]
+    shapes = [(phase.steps, *phase.shape(options)) for phase in position.past]
     rows = sum(steps * then.batch_rows(ranks) * ranks for steps, then, ranks in shapes) // num_ranks
-    steps = place.before + place.taken
-    return max(0, rows + (place.taken - (steps - place.kept(steps))) * options.batch_rows(num_ranks))
+    steps = position.before + position.taken
+    return max(0, rows + (position.taken - (steps - position.kept(steps))) * options.batch_rows(num_ranks))

@@ -50,8 +50,8 @@ _LOOK = 0.1  # seconds between checks whether there is a pass to be stopped
 class Passes:
     """The sequence of passes over one source, by one rank or one worker of a foreign loader; at most one is live.
 
-    Threads take turns: one at a time takes a batch, begins a pass or sets the next one. `place`, `epoch` and `live` can
-    be read at any time: the next position is known before the pass it follows has ended.
+    Threads take turns: one at a time takes a batch, begins a pass or sets the next one. `position`, `epoch` and `live`
+    can be read at any time: the next position is known before the pass it follows has ended.
 
     A pass begins at the first `next` of an iterator, because frameworks call `iter`, `set_epoch` and `load_state_dict`
     in any order. It begins at the loaded position or at the epoch of the last `set_epoch`, whichever was called later
@@ -141,17 +141,17 @@ class Passes:
                 return None
         return self.set_epoch(epoch)
 
-    def load(self, place: EpochPosition, *, by_counter: bool = False, spent: bool = False) -> None:
+    def load(self, position: EpochPosition, *, by_counter: bool = False, spent: bool = False) -> None:
         """End the live pass; the next one begins at this position, and later ones count from there.
 
         Args:
-            place: the position.
+            position: the position.
             by_counter: whether a framework loads it that counts epochs: a later epoch that it proposes then means that
                 it has finished with this one.
             spent: whether the iterator that asks next gets no batch, and the one after it begins there.
         """
         with self.ended():
-            self._next_epoch, self._explicit, self._pending = place.epoch, False, place
+            self._next_epoch, self._explicit, self._pending = position.epoch, False, position
             self._live, self._loaded_by_counter, self._spent = None, by_counter, spent
 
     def is_spent(self) -> bool:
@@ -168,11 +168,11 @@ class Passes:
             if live is not None and live.complete and self._pending is None:
                 live.over = True
                 self.finish(live)
-            place = self.place.skipping(first, last)
+            position = self.position.skipping(first, last)
             if self._live is not None and self._pending is None:
-                self._live.skip(place)
+                self._live.skip(position)
             else:
-                self._pending, self._loaded_by_counter = place, False
+                self._pending, self._loaded_by_counter = position, False
 
     @contextmanager
     def ended(self, find: Callable[[], Pass | None] | None = None) -> Iterator[None]:
@@ -203,7 +203,7 @@ class Passes:
         return bool(self._enders)
 
     @property
-    def place(self) -> EpochPosition:
+    def position(self) -> EpochPosition:
         """Where the next pass begins if that was loaded; else the live pass's progress; else the next epoch."""
         pending, live = self._pending, self._live
         if pending is not None:
@@ -239,15 +239,15 @@ class Passes:
             return pending.epoch
         return self._next_epoch if live is None else live.epoch
 
-    def next_place(self) -> EpochPosition:
-        """As `place`, but if no batch of the live pass is left, the beginning of the epoch after it.
+    def next_position(self) -> EpochPosition:
+        """As `position`, but if no batch of the live pass is left, the beginning of the epoch after it.
 
         If the length is unknown, this fetches the next batch.
         """
         with self.turn:
             live = self._live
             if self._pending is not None or live is None or not live.exhausted():
-                return self.place
+                return self.position
             return EpochPosition(self._next_epoch if self._explicit else live.epoch + 1)
 
     @property
@@ -268,12 +268,12 @@ class Passes:
                 _LOG.info("the last pass was abandoned: epoch %d starts again from its beginning", self._next_epoch)
             old.close()
             self._report(old)
-        place = self._pending or EpochPosition(self._next_epoch)
+        position = self._pending or EpochPosition(self._next_epoch)
         before = self.meter.totals()
         # A failed start changes nothing: the next one is at the same position.
-        self._live = self._started(place, clock)
+        self._live = self._started(position, clock)
         self.meter.begin(self._live, before)
-        self._next_epoch, self._explicit, self._pending = place.epoch, False, None
+        self._next_epoch, self._explicit, self._pending = position.epoch, False, None
         return self._live
 
     def finish(self, over: Pass) -> None:
@@ -302,16 +302,16 @@ class Passes:
         self.settle()
         if self.options.shard.even == "sync":
             return None
-        place = self.place
-        steps = self._steps_at(place, lambda: self._plan_at(place))
-        return None if steps is None else place.kept(place.before + steps)
+        position = self.position
+        steps = self._steps_at(position, lambda: self._plan_at(position))
+        return None if steps is None else position.kept(position.before + steps)
 
-    def left(self, place: EpochPosition) -> int | None:
+    def left(self, position: EpochPosition) -> int | None:
         """The number of batches from a position to the end of its epoch; None if known only after reading."""
         if self.options.shard.even == "sync":
             return None
-        steps = self._steps_at(place, lambda: self._plan_at(place))
-        return None if steps is None else max(0, steps - place.taken)
+        steps = self._steps_at(position, lambda: self._plan_at(position))
+        return None if steps is None else max(0, steps - position.taken)
 
     def rows_of(self, epoch: int, step: int, rank: int) -> tuple[RowRange, ...]:
         """The rows of one batch of a rank, as files and row ranges.
@@ -319,9 +319,9 @@ class Passes:
         Raises:
             IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
         """
-        place = self.place
-        past = place.past if place.epoch == epoch else ()
-        before = place.before if past else 0
+        position = self.position
+        past = position.past if position.epoch == epoch else ()
+        before = position.before if past else 0
         if 0 <= step < before:
             raise IndexError(
                 f"step {step} of epoch {epoch} was taken under other options, before the epoch was resumed: expected a "
@@ -362,7 +362,7 @@ class Passes:
         if self._next_source is None:
             return
         with self.turn:
-            if self._live is None and _fresh(self.place):
+            if self._live is None and _fresh(self.position):
                 self._take_next()
 
     def _take_next(self) -> None:
@@ -382,31 +382,31 @@ class Passes:
         with self.ended():
             self._workers.close()
 
-    def _started(self, place: EpochPosition, clock: PassClock) -> Pass:
+    def _started(self, position: EpochPosition, clock: PassClock) -> Pass:
         """A pass of this rank's share from a position on; with peers, only once all ranks have the same plan."""
         if os.getpid() != self._pid and self.worker is None and self.planner.is_elsewhere:
             raise StaleIteratorError(
                 "this iterator was made before its process was forked, and this is another rank now: call iter(loader) "
                 "here."
             )
-        if _fresh(place):
+        if _fresh(position):
             self._next_source = self._next_source or self._before_epoch()
             self._take_next()  # the pass before has been closed
-        plan = self._agreed_plan(place)
-        steps = self._steps_at(place, lambda: plan)
+        plan = self._agreed_plan(position)
+        steps = self._steps_at(position, lambda: plan)
         if self.worker is None:
             self.verdicts.world = self.planner.world
-            _announce(plan, place, self.planner, self.options, has_splits=bool(self.source.splits))
-        if plan.rows is None and place.taken and place.cursor is None:
+            _announce(plan, position, self.planner, self.options, has_splits=bool(self.source.splits))
+        if plan.rows is None and position.taken and position.cursor is None:
             _LOG.warning(
                 "the state does not hold the position of rank %d in epoch %d: %d batches are read again, then dropped",
-                plan.rank, place.epoch, place.taken,
+                plan.rank, position.epoch, position.taken,
             )  # fmt: skip
         self.inherited = False
         self._before_reading()
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
-        begun = Pass(place, partial(self._lap, place, plan), known, cutter, workers, self.hooks, clock)
+        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, self.hooks, clock)
         begun.shown = self._show(begun)
         return begun
 
@@ -429,44 +429,44 @@ class Passes:
             collate=batch.collate_fn,
         )
 
-    def _lap(self, place: EpochPosition, plan: RankPlan, lap: int) -> RankPlan:
+    def _lap(self, position: EpochPosition, plan: RankPlan, lap: int) -> RankPlan:
         """The plan of a lap of the pass that began with this plan."""
-        return plan if lap == 0 else self._plan_at(place, lap)
+        return plan if lap == 0 else self._plan_at(position, lap)
 
-    def _plan_at(self, place: EpochPosition, lap: int = 0) -> RankPlan:
+    def _plan_at(self, position: EpochPosition, lap: int = 0) -> RankPlan:
         """This rank's plan of the phase of a position."""
         planner, shards = self.planner, None if self.worker is None else self.worker[1]
-        plan = planner.rank_plan(place.epoch, planner.world.rank, lap, shards, place.past)
+        plan = planner.rank_plan(position.epoch, planner.world.rank, lap, shards, position.past)
         return plan if self.worker is None else of_worker(plan, *self.worker)
 
-    def _steps_at(self, place: EpochPosition, plan: Callable[[], RankPlan]) -> int | None:
+    def _steps_at(self, position: EpochPosition, plan: Callable[[], RankPlan]) -> int | None:
         """The batches of a phase, or None if known only after reading; makes the plan only if counts do not suffice."""
         worker, per_epoch = self.worker, self.options.shard.steps_per_epoch
         if per_epoch is not None:
-            steps = max(0, per_epoch - place.before)
+            steps = max(0, per_epoch - position.before)
             return steps if worker is None else max(0, -(-(steps - worker[0]) // worker[1]))
         shards = None if worker is None else worker[1]
-        known = self.planner.steps(place.epoch, self.planner.world.rank, shards, place.past)
+        known = self.planner.steps(position.epoch, self.planner.world.rank, shards, position.past)
         if known is None or worker is None or worker[1] == 1:
             return known
         worker_plan = plan()
         return -(-total_rows(worker_plan.shards[0]) // worker_plan.batch_rows)
 
-    def _agreed_plan(self, place: EpochPosition) -> RankPlan:
+    def _agreed_plan(self, position: EpochPosition) -> RankPlan:
         planner = self.planner
         if not planner.has_peers:
-            return self._plan_at(place)
-        report = planner.report(place.epoch, place=place_digest(place))
+            return self._plan_at(position)
+        report = planner.report(position.epoch, position=position_digest(position))
         peers, step = joint_step(self.options, "begin this pass")
         try:
-            plan = self._plan_at(place)
+            plan = self._plan_at(position)
         except Exception:
             # The others wait for this rank: they must learn of the error before it is raised.
             check_reports(replace(report, failed=True), peers, step)
             raise
         check_reports(report, peers, step)
-        if not place.past:
-            planner.warn_of_uneven_steps(place.epoch)
+        if not position.past:
+            planner.warn_of_uneven_steps(position.epoch)
         return plan
 
     @cached_property
@@ -513,13 +513,13 @@ def _why_empty(source: Source, options: Options) -> str:
     )
 
 
-def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
+def _announce(plan: RankPlan, position: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
     """Log what a pass reads, and warn of an empty rank or small windows."""
     world, worker = planner.world, options.worker
     rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
     steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
     mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
-    begun = place.before + place.taken
+    begun = position.before + position.taken
     _LOG.info(
         "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s%s",
         plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
@@ -531,16 +531,16 @@ def _announce(plan: RankPlan, place: EpochPosition, planner: Planner, options: O
         planner.warn.of_small_windows(plan)
 
 
-def _fresh(place: EpochPosition) -> bool:
+def _fresh(position: EpochPosition) -> bool:
     """Whether it is the beginning of an epoch."""
-    return place == EpochPosition(place.epoch)
+    return position == EpochPosition(position.epoch)
 
 
-def place_digest(place: EpochPosition) -> int:
+def position_digest(position: EpochPosition) -> int:
     """A number of what all ranks' positions must have in common."""
-    past = [(phase.options, phase.batches) for phase in place.past]
-    taken = place.ranks or place.taken
-    return digest([str((past, taken, place.skip))])
+    past = [(phase.options, phase.batches) for phase in position.past]
+    taken = position.ranks or position.taken
+    return digest([str((past, taken, position.skip))])
 
 
 def reading_of(source: Source, options: Options, worker: tuple[int, int] | None = None) -> Reading:

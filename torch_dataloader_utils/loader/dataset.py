@@ -245,8 +245,8 @@ class LoaderDataset(IterableDataset[Any]):
         """
         here = self._passes
         # Accelerate's loaders are one batch ahead: for its loops, an epoch is over once the last batch is delivered.
-        place = here.place if self._accelerated is None else here.next_place()
-        state, cursor = here.codec.state(place), self._saved_cursor()
+        position = here.position if self._accelerated is None else here.next_position()
+        state, cursor = here.codec.state(position), self._saved_cursor()
         if cursor is not None:
             state = sealed({**state, "source": cursor})
         return self._of_all_ranks(state) if all_ranks else state
@@ -268,7 +268,7 @@ class LoaderDataset(IterableDataset[Any]):
         if state.get("source") is not None:
             self._restore_source(state["source"])
         try:
-            place = here.codec.place(state, strict=strict)
+            position = here.codec.position(state, strict=strict)
         except CheckpointMismatchError:  # the state is refused: the source stays as it was
             if here.next_source is not before:
                 here.move_to(before)
@@ -276,7 +276,7 @@ class LoaderDataset(IterableDataset[Any]):
                 here.load(loaded)
             raise
         by_counter, spent = loaded_by_lightning(given)
-        here.load(place, by_counter=by_counter, spent=spent)
+        here.load(position, by_counter=by_counter, spent=spent)
 
     def skip_steps(self, first: int, last: int) -> None:
         """Skip the steps `[first, last)` of the live or next epoch, except those already taken.
@@ -299,9 +299,9 @@ class LoaderDataset(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state as plain data: a copy in another process detects its own rank and starts its own passes."""
-        place = self._passes.start
+        position = self._passes.start
         # At the beginning of an epoch, the ranks need not be known yet.
-        start = {"epoch": place.epoch} if place == EpochPosition(place.epoch) else {"state": self.state_dict()}
+        start = {"epoch": position.epoch} if position == EpochPosition(position.epoch) else {"state": self.state_dict()}
         source = replace(self._source, listed=0.0, listing=None)
         return {"source": source, "options": self._options, "of_source": self._of_source, **start}
 
@@ -428,7 +428,7 @@ class LoaderDataset(IterableDataset[Any]):
             self._leave(worker)
         if self._loaded is not None:
             state, self._loaded = self._loaded, None
-            self._known_passes.load(self._known_passes.codec.place(state))
+            self._known_passes.load(self._known_passes.codec.position(state))
         self._known_passes.settle()
         return self._known_passes
 
@@ -450,12 +450,12 @@ class LoaderDataset(IterableDataset[Any]):
     def _leave(self, worker: tuple[int, int] | None) -> None:
         """Leave the passes to the parent of this process, where they go on; those of this process begin as a copy's."""
         parent = self._parent = self._known_passes  # held, so that the garbage collector does not end its pass here
-        place = parent.start
-        if self._loaded is None and place != EpochPosition(place.epoch):
-            self._loaded = parent.codec.state(place)
+        position = parent.start
+        if self._loaded is None and position != EpochPosition(position.epoch):
+            self._loaded = parent.codec.state(position)
         self._known_passes = self._passes_of(parent.source, worker)
         self._known_passes.inherited = parent.inherited
-        self._known_passes.set_epoch(place.epoch)
+        self._known_passes.set_epoch(position.epoch)
 
     def _of_all_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
         """The states of all ranks, combined into one; every rank calls this with its own.
@@ -574,17 +574,17 @@ def summary(here: Passes, options: Options, *, waits: bool) -> str:
     parts = [here.source.size, f"batch_size {options.batch.batch_size:,}"]
     try:
         if here.planner.is_settled:
-            parts.append(_place_and_steps(here.planner, here.place, waits))
+            parts.append(_position_and_steps(here.planner, here.position, waits))
     except Exception:  # noqa: BLE001 - the user's next call raises the same error
         parts.append("rank unknown")
     return "; ".join(parts)
 
 
-def _place_and_steps(planner: Planner, place: EpochPosition, waits: bool) -> str:
+def _position_and_steps(planner: Planner, position: EpochPosition, waits: bool) -> str:
     ranks = f"rank {planner.world.rank} of {planner.world.num_ranks}"
     # The plan of a resumed epoch takes time, and a custom strategy must not be called for this.
-    known = not place.past and not waits and planner.plan_of_all_ranks() is not None
-    steps = planner.steps(place.epoch, planner.world.rank) if known else None
+    known = not position.past and not waits and planner.plan_of_all_ranks() is not None
+    steps = planner.steps(position.epoch, planner.world.rank) if known else None
     if steps is not None:
-        return f"{ranks}, {plural(steps, 'step')} in epoch {place.epoch}"
+        return f"{ranks}, {plural(steps, 'step')} in epoch {position.epoch}"
     return f"{ranks}, the next pass follows the table" if waits else ranks
