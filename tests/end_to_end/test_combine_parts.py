@@ -142,9 +142,9 @@ def test_no_dataset_is_made_of_a_part_that_is_opened(folder: Path, monkeypatch: 
     made: list[str] = []
     init = LoaderDataset.__init__
 
-    def counting(self: LoaderDataset, *args: Any) -> None:
+    def counting(self: LoaderDataset, *args: Any, **keywords: Any) -> None:
         made.append(type(self).__name__)
-        init(self, *args)
+        init(self, *args, **keywords)
 
     monkeypatch.setattr(LoaderDataset, "__init__", counting)
     combine({"web": paths(folder)["web"], "code": {"source": paths(folder)["code"]}}, **ONE)

@@ -292,7 +292,7 @@ def test_text_whose_rows_only_reading_tells(tmp_path: Path, monkeypatch: pytest.
 def test_windows_over_several_datasets(tmp_path: Path, output_format: str) -> None:
     files = structured(write_utterances(tmp_path / "a", 0, 60), output_format=output_format, split_rows=10)
     given = {"num_ranks": 1, "rank": 0, "split_rows": 10, "output_format": output_format, "batches": "splits"}
-    source = combined_source([files.source, Plain(24, first=100)], [0, 1], parse_options(given, "combine"))
+    source = combined_source([files._source, Plain(24, first=100)], [0, 1], parse_options(given, "combine"))
     tasks = shuffled(source, pieces_of(source), 30, 9)
     blocks = inline(source, tasks)
     assert sorted(row for block in blocks for row in plain(block)["id"]) == [*range(60), *range(100, 124)]
