@@ -1,5 +1,5 @@
 # docs/options.md: "f*"
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader("data/", columns=["f*", "label"])
+loader = stream("data/", columns=["f*", "label"])
 batch = next(iter(loader))

@@ -1,8 +1,8 @@
 # docs/quickstart.md: shuffle=True
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader("sorted.parquet", batch_size=100, shuffle=True)
+loader = stream("sorted.parquet", batch_size=100, shuffle=True)
 epochs = []
 for epoch in range(2):
-    dataset.set_epoch(epoch)
+    loader.set_epoch(epoch)
     epochs.append([(batch["id"].tolist(), batch["label"].double().mean().item()) for batch in loader])

@@ -3,10 +3,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 dist.init_process_group(backend="gloo")
-loader, dataset = StructuredDataset.create_dataloader("data/", batch_size=300, shuffle=True, even="pad")
+loader = stream("data/", batch_size=300, shuffle=True, even="pad")
 model, seen = DistributedDataParallel(torch.nn.Linear(1, 1).double()), []
 for batch in loader:
     error = (model(batch["f0"][:, None])[:, 0] - batch["label"]) ** 2

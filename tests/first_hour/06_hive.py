@@ -1,5 +1,5 @@
 # docs/quickstart.md: month=1
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader("flights/", filters=[("month", "=", 2)])
+loader = stream("flights/", filters=[("month", "=", 2)])
 months = {month for batch in loader for month in batch["month"].tolist()}

@@ -1,7 +1,5 @@
 # docs/options.md: ">=", "0.05")
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader(
-    "data/", filters=[("l_discount", ">=", "0.05"), ("day", "<", "2024-01-11"), ("f1", ">", 0.5)]
-)
+loader = stream("data/", filters=[("l_discount", ">=", "0.05"), ("day", "<", "2024-01-11"), ("f1", ">", 0.5)])
 ids = [row for batch in loader for row in batch["id"].tolist()]

@@ -1,7 +1,7 @@
 # docs/cookbook/tokenizing.md: Transform(f, format="numpy")
 import pyarrow as pa
 
-from torch_dataloader_utils import StructuredDataset, Transform
+from torch_dataloader_utils import Transform, stream
 
 vocabulary = {"[UNK]": 0, "a": 1, "red": 2, "house": 3}
 
@@ -12,7 +12,5 @@ def tokenize(rows):
 
 
 schema = pa.schema({"tokens": pa.list_(pa.int64()), "label": pa.int64()})
-loader, dataset = StructuredDataset.create_dataloader(
-    "data/", transform=Transform(tokenize, schema=schema, format="numpy"), lists="padded", batch_size=4
-)
+loader = stream("data/", transform=Transform(tokenize, schema=schema, format="numpy"), lists="padded", batch_size=4)
 batch = next(iter(loader))

@@ -1,6 +1,6 @@
 # docs/values.md: nulls={"age": "mask"}
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader("nulls.parquet", nulls={"age": "mask"})
+loader = stream("nulls.parquet", nulls={"age": "mask"})
 batch = next(iter(loader))
 mean = batch["age"][batch["age_valid"]].double().mean().item()

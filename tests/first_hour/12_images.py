@@ -4,7 +4,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from torch_dataloader_utils import StructuredDataset, Transform
+from torch_dataloader_utils import Transform, stream
 
 
 def decode(rows):
@@ -14,7 +14,5 @@ def decode(rows):
     return {"image": pixels, "label": rows["label"]}
 
 
-loader, dataset = StructuredDataset.create_dataloader(
-    "images.parquet", transform=Transform(decode, format="numpy"), batch_size=4
-)
+loader = stream("images.parquet", transform=Transform(decode, format="numpy"), batch_size=4)
 images = next(iter(loader))["image"].permute(0, 3, 1, 2).float() / 255

@@ -1,9 +1,9 @@
 # docs/stores.md: aws_access_key_id
 import os
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader(
+loader = stream(
     "s3://training-data/first-hour/",
     storage_options={
         "aws_access_key_id": "anybody",

@@ -2,7 +2,7 @@
 import lightning
 import torch
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 class Model(lightning.LightningModule):
@@ -14,7 +14,7 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD([self.weight], lr=0.1)
 
 
-loader, dataset = StructuredDataset.create_dataloader("data/", batch_size=300, shuffle=True, even="drop")
+loader = stream("data/", batch_size=300, shuffle=True, even="drop")
 trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=1, logger=False)
 trainer.fit(Model(), loader)
 steps = trainer.global_step

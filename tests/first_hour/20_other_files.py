@@ -1,5 +1,5 @@
 # docs/formats.md: README.md
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import Files, stream
 
-loader, dataset = StructuredDataset.create_dataloader("with-readme/", format="parquet")
+loader = stream(Files("with-readme/", format="parquet"))
 ids = [row for batch in loader for row in batch["id"].tolist()]

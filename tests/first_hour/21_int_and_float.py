@@ -1,5 +1,5 @@
 # docs/options.md: ints and floats widen
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader("int-and-float/")
+loader = stream("int-and-float/")
 values = [value for batch in loader for value in batch["x"].tolist()]

@@ -12,7 +12,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from torch_dataloader_utils import (
+    Delta,
     DeltaDataset,
+    Files,
+    Iceberg,
     IcebergDataset,
     OptionError,
     StructuredDataset,
@@ -76,11 +79,16 @@ def test_files_are_what_the_script_writes(call: Call) -> None:
 
 def test_documentation_lists_the_same_keywords_with_the_same_defaults() -> None:
     shown = rows_of("options.md")
-    assert shown == {name: repr(default) for name, default in option_defaults("files").items()}
+    assert shown == {name: repr(default) for name, default in option_defaults("stream").items()} | fields_of(Files)
     of_mixes = {name: repr(default) for name, default in option_defaults("combine").items() if name not in shown}
     assert {name: rows_of("combine.md").get(name) for name in of_mixes} == of_mixes
-    of_tables = {name: repr(default) for name, default in option_defaults("iceberg").items() if name not in shown}
-    assert {name: rows_of("iceberg.md").get(name) for name in of_tables} == of_tables
+    assert rows_of("iceberg.md") == fields_of(Iceberg)
+    assert rows_of("delta.md") == fields_of(Delta)
+
+
+def fields_of(source: type[Value]) -> dict[str, str]:
+    """The fields of a source beside what it names, with their defaults."""
+    return {name: repr(field.default) for name, field in source.fields.items() if not field.by_position}
 
 
 @each_call
