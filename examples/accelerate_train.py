@@ -9,10 +9,10 @@ import torch.distributed.nn  # imported later, it would keep the process group
 from accelerate import Accelerator
 from common import FLIGHTS, Model, log_rows, loss_of
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 accelerator = Accelerator(gradient_accumulation_steps=2)
-loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+loader = stream(**FLIGHTS, even="pad")
 
 torch.manual_seed(0)
 model = Model()
@@ -21,7 +21,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
 for epoch in range(2):
-    dataset.set_epoch(epoch)
+    loader.set_epoch(epoch)
     for batch in loader:
         with accelerator.accumulate(model):
             loss = loss_of(model, batch)

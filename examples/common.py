@@ -12,9 +12,9 @@ from flights.places import FILES
 NUMBERS = ["distance", "hour", "minute", "day"]
 SCALES = torch.tensor([1000.0, 24.0, 60.0, 31.0])
 
-# Options of create_dataloader; those that concern the ranks stand in the examples.
+# Options of stream; those that concern the ranks stand in the examples.
 FLIGHTS = {
-    "path": FILES,
+    "source": FILES,
     "columns": ["row_id", *NUMBERS, "arr_delay"],
     "dtypes": dict.fromkeys([*NUMBERS, "arr_delay"], torch.float32),
     "stack": {"x": NUMBERS},

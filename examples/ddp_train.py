@@ -9,21 +9,21 @@ import torch.distributed.nn  # imported later, it would keep the process group
 from common import FLIGHTS, Model, log_rows, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def main():
     dist.init_process_group("gloo")  # "nccl" with GPUs
 
     # num_ranks and rank are those of the process group.
-    loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+    loader = stream(**FLIGHTS, even="pad")
 
     torch.manual_seed(0)
     model = DistributedDataParallel(Model())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     for epoch in range(2):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             loss = loss_of(model, batch)

@@ -8,14 +8,14 @@ import deepspeed
 import torch
 from common import FLIGHTS, Model, log_rows, loss_of
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def main():
     deepspeed.init_distributed("nccl" if torch.cuda.is_available() else "gloo")
 
     # num_ranks and rank are those of the process group. Not as training_data=: DeepSpeed would ask for its len.
-    loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+    loader = stream(**FLIGHTS, even="pad")
 
     torch.manual_seed(0)
     settings = {
@@ -26,7 +26,7 @@ def main():
     model, *_ = deepspeed.initialize(model=Model(), config=settings)
 
     for epoch in range(2):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             batch = {name: values.to(model.device) for name, values in batch.items()}
             loss = loss_of(model, batch)

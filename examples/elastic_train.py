@@ -16,7 +16,7 @@ import torch.distributed.nn  # imported later, it would keep the process group
 from common import FLIGHTS, Model, log_rows, loss_of
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 PATH = "checkpoint.pt"
 
@@ -30,7 +30,7 @@ def save(**parts):
 
 def main():
     dist.init_process_group("gloo")  # "nccl" with GPUs
-    loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+    loader = stream(**FLIGHTS, even="pad")
     model = DistributedDataParallel(Model())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
@@ -44,7 +44,7 @@ def main():
 
     step = 0
     for epoch in range(loader.state_dict()["epoch"], 2):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             loss_of(model, batch).backward()

@@ -9,14 +9,14 @@ from common import FLIGHTS, Model, log_rows, loss_of
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def main():
     dist.init_process_group("gloo")  # "nccl" with GPUs
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))  # "cuda" with GPUs
 
-    loader, dataset = StructuredDataset.create_dataloader(
+    loader = stream(
         **FLIGHTS,
         even="pad",  # as many steps on each rank: each step gathers weights from all
         ranks=mesh,  # ranks of one place in "dp" would read the same rows
@@ -27,7 +27,7 @@ def main():
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
     for epoch in range(2):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             loss = loss_of(model, batch)

@@ -10,7 +10,7 @@ from common import FLIGHTS, Model, log_rows, loss_of
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 from torch_dataloader_utils.integrations.transformers import TrainerMixin
 
 
@@ -26,7 +26,7 @@ torch.manual_seed(0)
 folder = Path("checkpoints")
 last = get_last_checkpoint(folder) if folder.exists() else None
 args = TrainingArguments(folder, num_train_epochs=2, learning_rate=3e-3, save_steps=20, logging_steps=20, report_to=[])
-loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+loader = stream(**FLIGHTS, even="pad")
 trainer = FlightsTrainer(Model(), args, train_dataset=loader)
 trainer.train(resume_from_checkpoint=last)
 trainer.end()

@@ -7,13 +7,13 @@ import horovod.torch as hvd
 import torch
 from common import FLIGHTS, Model, log_rows, loss_of
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def main():
     hvd.init()
 
-    loader, dataset = StructuredDataset.create_dataloader(
+    loader = stream(
         **FLIGHTS,
         even="pad",  # as many steps on each rank: Horovod waits for ever for a rank that has finished
         num_ranks=hvd.size(),
@@ -27,7 +27,7 @@ def main():
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     for epoch in range(2):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             loss = loss_of(model, batch)

@@ -8,7 +8,7 @@ import torch
 from common import FLIGHTS, Model, log_rows, loss_of
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 class Flights(L.LightningModule):
@@ -25,7 +25,7 @@ class Flights(L.LightningModule):
 
 
 # num_ranks and rank are those of the process group that the trainer starts later.
-loader, _ = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+loader = stream(**FLIGHTS, even="pad")
 
 torch.manual_seed(0)
 checkpoints = ModelCheckpoint("checkpoints", every_n_train_steps=5, save_last=True)

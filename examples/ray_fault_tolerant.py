@@ -13,7 +13,7 @@ import torch
 from common import FLIGHTS, Model, log_rows, loss_of
 from ray.train.torch import TorchTrainer, get_device, prepare_model
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def train(config):
@@ -30,7 +30,7 @@ def train(config):
 
     step = 0
     for epoch in range(loader.state_dict()["epoch"], 2):
-        loader.dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             batch = {name: values.to(get_device()) for name, values in batch.items()}
             optimizer.zero_grad()
@@ -56,7 +56,7 @@ def save(epoch, step, model, optimizer, loader):
 
 
 if __name__ == "__main__":
-    loader, _ = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+    loader = stream(**FLIGHTS, even="pad")
     with tempfile.TemporaryDirectory() as storage:  # with several machines: a place that all of them reach
         result = TorchTrainer(
             train,

@@ -8,7 +8,7 @@ import torch
 from common import FLIGHTS, Model, log_rows, loss_of
 from ray.train.torch import TorchTrainer, get_device, prepare_model
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def train(config):
@@ -19,7 +19,7 @@ def train(config):
     model = prepare_model(Model())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for epoch in range(2):
-        loader.dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             batch = {name: values.to(get_device()) for name, values in batch.items()}
             optimizer.zero_grad()
@@ -32,6 +32,6 @@ def train(config):
 
 if __name__ == "__main__":
     # The driver lists the files and reads their footers, once: what the workers get is the finished list.
-    loader, _ = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+    loader = stream(**FLIGHTS, even="pad")
     scaling = ray.train.ScalingConfig(num_workers=2, use_gpu=False)
     TorchTrainer(train, train_loop_config={"loader": loader}, scaling_config=scaling).fit()

@@ -13,18 +13,18 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 
 def train(options):
     dist.init_process_group("gloo")  # "nccl" with GPUs
     # num_ranks and rank are those of the process group.
-    loader, dataset = StructuredDataset.create_dataloader(**options, even="pad")
+    loader = stream(**options, even="pad")
     torch.manual_seed(0)
     model = DistributedDataParallel(Model())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for epoch in range(2):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             loss = loss_of(model, batch)

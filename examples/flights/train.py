@@ -9,7 +9,6 @@ met every flight exactly once. Exits with an error if they did not.
 
 import sys
 import time
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from places import CATALOG, FILES, TABLE
 from pyiceberg.catalog import load_catalog
 from torch.nn.parallel import DistributedDataParallel
 
-from torch_dataloader_utils import IcebergDataset, StructuredDataset
+from torch_dataloader_utils import Iceberg, stream
 
 EPOCHS = 2
 FROM_TABLE = "--table" in sys.argv
@@ -73,12 +72,8 @@ def main():
     dist.init_process_group(backend="gloo")
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
 
-    if FROM_TABLE:
-        create = partial(IcebergDataset.create_dataloader, TABLE, catalog_config=CATALOG)
-    else:
-        create = partial(StructuredDataset.create_dataloader, FILES)
-
-    loader, dataset = create(  # the same for files and tables
+    loader = stream(
+        Iceberg(TABLE, catalog=CATALOG) if FROM_TABLE else FILES,
         columns=["row_id", *NUMBERS, "carrier", "origin", "arr_delay"],
         transform=encode,
         dtypes=dict.fromkeys(NUMBERS, torch.float32),
@@ -104,16 +99,16 @@ def main():
     expected = np.sort(table["row_id"].to_numpy())
 
     if rank == 0 and FROM_TABLE:
-        files = sum(part["files"] for part in dataset.partitions)
-        print(f"{TABLE}: {files} files of snapshot {dataset.snapshot.snapshot_id}")
+        files = sum(part["files"] for part in loader.dataset.partitions)
+        print(f"{TABLE}: {files} files of snapshot {loader.dataset.snapshot.snapshot_id}")
     if rank == 0:
         print(f"{'epoch':>5} {'rank':>5} {'splits':>7} {'rows':>9} {'steps':>6} {'rows/s':>9} {'loss':>8}")
     for epoch in range(EPOCHS):
-        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
         start = time.perf_counter()
         row_ids, steps, loss = train_epoch(loader, model, optimizer)
         rate = len(row_ids) / (time.perf_counter() - start)
-        splits = dataset.plan(epoch, rank).num_splits
+        splits = loader.plan(epoch, rank).num_splits
 
         gathered = [None] * num_ranks
         dist.all_gather_object(gathered, (row_ids, splits, steps, rate, loss))

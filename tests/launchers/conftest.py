@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.dataset
 import pytest
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDED = Path(__file__).with_name("ended_job.py")  # runs a script that must leave no threads of Gloo
@@ -37,7 +37,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         subprocess.run([sys.executable, str(EXAMPLES / "flights" / "make_data.py")], check=True, stdout=subprocess.PIPE)
         options = runpy.run_path(str(EXAMPLES / "common.py"))["FLIGHTS"]
         for month in range(3, 13):
-            shutil.rmtree(options["path"] / f"month={month}")
+            shutil.rmtree(options["source"] / f"month={month}")
         yield options
 
 
@@ -46,8 +46,8 @@ def expected(options: dict[str, Any]) -> Callable[[int], Rows]:
     """For a number of ranks: what each meets in each epoch if it is told its rank and its epoch."""
 
     def rows_of(num_ranks: int, rank: int, epoch: int) -> np.ndarray[Any, Any]:
-        loader, dataset = StructuredDataset.create_dataloader(**options, even="pad", num_ranks=num_ranks, rank=rank)
-        dataset.set_epoch(epoch)
+        loader = stream(**options, even="pad", num_ranks=num_ranks, rank=rank)
+        loader.set_epoch(epoch)
         return np.concatenate([batch["row_id"][batch["valid"]].numpy() for batch in loader])
 
     return cache(lambda ranks: [[rows_of(ranks, rank, epoch) for rank in range(ranks)] for epoch in range(EPOCHS)])
@@ -56,7 +56,7 @@ def expected(options: dict[str, Any]) -> Callable[[int], Rows]:
 @pytest.fixture(scope="session")
 def check(options: dict[str, Any], expected: Callable[[int], Rows]) -> Callable[[Rows, int], None]:
     """Fails unless each row was met once an epoch, in another order each time, by each process those of a rank."""
-    every = np.sort(pyarrow.dataset.dataset(options["path"]).to_table(columns=["row_id"])["row_id"].to_numpy())
+    every = np.sort(pyarrow.dataset.dataset(options["source"]).to_table(columns=["row_id"])["row_id"].to_numpy())
 
     def check(found: Rows, num_ranks: int) -> None:
         for epoch, (processes, ranks) in enumerate(zip(found, expected(num_ranks), strict=True)):

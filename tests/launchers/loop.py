@@ -2,10 +2,10 @@
 
 from common import FLIGHTS, log_rows
 
-from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils import stream
 
-loader, dataset = StructuredDataset.create_dataloader(**FLIGHTS, even="pad")
+loader = stream(**FLIGHTS, even="pad")
 for epoch in range(2):
-    dataset.set_epoch(epoch)
+    loader.set_epoch(epoch)
     for batch in loader:
         log_rows(epoch, batch)
