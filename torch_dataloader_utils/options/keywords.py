@@ -25,7 +25,7 @@ from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
 from torch_dataloader_utils.options.sharding import sharding_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions, shuffle_of
-from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue
+from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue, check_catalog
 from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.options.transform import of_transform, transform_of
@@ -202,6 +202,8 @@ def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any
     _check_client(_KINDS[call], keywords)
     kind, known = _KINDS[call], _known(keywords, option_defaults(call), _FUNCTIONS[call])
     own = {field: known.pop(name) for field in kind.fields if (name := _flat(field)) in known}
+    if "catalog" in own:
+        check_catalog(first, own["catalog"], _flat("catalog"))
     source = kind(plain_value(first), **own)
     return source, _with(source, known)
 
