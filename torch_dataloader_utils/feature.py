@@ -111,14 +111,6 @@ class Feature:
         """The rows that an epoch takes of all datasets, if it decides that; None: it does not."""
         return None
 
-    def mixes(self, datasets: int, options: Options) -> bool:
-        """Whether it will mix the rows of so many datasets.
-
-        Raises:
-            OptionError: it would, but an option does not allow it.
-        """
-        return False
-
     def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
         """Check that it can mix datasets: of each its label, whether its rows are known, and whether copies are drawn.
 
@@ -249,10 +241,6 @@ class Features(Feature):
     def epoch_rows(self) -> int | None:
         """See `Feature`."""
         return self._mixing.epoch_rows
-
-    def mixes(self, datasets: int, options: Options) -> bool:
-        """See `Feature`."""
-        return any(feature.mixes(datasets, options) for feature in self.each)
 
     def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
         """See `Feature`."""

@@ -371,7 +371,7 @@ def test_strategies_that_make_shards_and_codes_of_samples(parts: list[Any]) -> N
         def generate(self, files: Any, num_workers: int, epoch: int) -> Any:
             raise AssertionError
 
-    with pytest.raises(OptionError, match="split_strategy with generate"):
+    with pytest.raises(OptionError, match="split_strategy that generates shards with combine"):
         combine(parts, split_strategy=Own())
     with pytest.raises(ColumnNotFoundError, match="no codes"):
         combine([parts[2]]).vocabulary("text")

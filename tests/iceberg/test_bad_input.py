@@ -23,7 +23,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from tests.iceberg.conftest import sql_config
-from torch_dataloader_utils import Appended, IcebergDataset, StructuredDataset
+from torch_dataloader_utils import Appended, Iceberg, IcebergDataset, StructuredDataset, stream
 from torch_dataloader_utils.errors import (
     CatalogError,
     ColumnNotFoundError,
@@ -143,9 +143,21 @@ def test_a_path_and_a_catalog(numbers: Table, tmp_path: Path) -> None:
     config = {"name": "test", "token": "t0ken", **sql_config(tmp_path)}
     for path in (numbers.metadata_location, numbers.location(), Path("numbers"), "v1.metadata.json"):
         message = error_of(lambda path=path: open_table(path, catalog_config=config), OptionError)
-        assert "is a path" in message
-        assert "leave out catalog_config=" in message
+        assert "a path needs no catalog" in message
+        assert "Leave out catalog_config." in message
         assert "t0ken" not in message
+        message = error_of(lambda path=path: Iceberg(path, catalog=config), OptionError)
+        assert "Leave out catalog." in message
+        assert "t0ken" not in message
+
+
+def test_a_path_and_a_catalog_without_the_catalog(numbers: Table) -> None:
+    given: dict[str, Any] = {"table": numbers.metadata_location, "catalog": {"type": "sql"}}
+    with pytest.raises(OptionError, match=r"^catalog= with table=") as caught:
+        Iceberg(**given)
+    (remedy,) = caught.value.remedies
+    loader = stream(Iceberg(**remedy.applied(given)), num_ranks=1, rank=0)
+    assert [batch["id"].tolist() for batch in loader] == [[1]]
 
 
 def test_a_folder_that_is_called_as_a_table_in_a_catalog(

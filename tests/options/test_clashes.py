@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from torch_dataloader_utils import (
+    Iceberg,
     Pack,
     Rotate,
     Sample,
@@ -24,9 +25,11 @@ from torch_dataloader_utils import (
     StructuredDataset,
     Subsets,
     Transform,
+    Weights,
+    combine,
 )
 from torch_dataloader_utils.errors import DataLoaderUtilsError, Remedy
-from torch_dataloader_utils.options import clashes, parse_call
+from torch_dataloader_utils.options import Options, clashes, parse_call, parse_combination, parse_part
 from torch_dataloader_utils.options.clashes import CLASHES, LATER, Clash, Half
 
 DOCS = Path(__file__).parents[2] / "docs" / "options.md"
@@ -40,11 +43,13 @@ class Generates:
         return [Shard(0, tuple(Split(file) for file in files[rank::num_ranks]))]
 
 
-# What has each side, alone; of facts, the path to read.
+TWO = {"datasets": 2}
+# What has each side, alone; of facts, the path to read, the number of datasets to combine, or the part that it is.
 SIDES: Mapping[Half, Keywords] = {
     clashes.BEST_FIT: {"pack": 16},
     clashes.BUFFER: {"shuffle_buffer_size": 10},
     clashes.CANONICAL: {"canonical_ranks": 2},
+    clashes.COMBINES: {"datasets": 1},
     clashes.COUNT_ROWS: {"count_rows": True},
     clashes.CUT_BY_ROWS: {"sharding": "contiguous"},
     clashes.CUT_OFF: {"pack": {"length": 16, "method": "wrap"}},
@@ -53,6 +58,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.EVEN_COUNTED: {"even": "drop"},
     clashes.EVEN_LEAVES_OUT: {"even": "drop"},
     clashes.EVEN_OTHER: {"even": "drop"},
+    clashes.EVEN_PAD: {"even": "pad"},
     clashes.FILESYSTEM: {"filesystem": fsspec.filesystem("file")},
     clashes.FOLLOW: {"follow": True},
     clashes.GENERATES: {"split_strategy": Generates()},
@@ -63,30 +69,45 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.LAST: {"last_batch": "pad"},
     clashes.LAST_ALONE: {"last_batch": "drop"},
     clashes.LAST_DROP: {"last_batch": "drop"},
+    clashes.LAST_PAD: {"last_batch": "pad"},
     clashes.LAST_WRAP: {"last_batch": "wrap"},
     clashes.LIMIT: {"limit": 10},
     clashes.LISTS: {"lists": "padded"},
+    clashes.MERGED: {**TWO, "batches": "splits"},
+    clashes.MERGED_IN_ANY_ORDER: {**TWO, "batches": "splits", "shuffle": "all"},
+    clashes.MIXED: {**TWO, "batches": "proportional"},
     clashes.NO_ARRAYS: {"output_format": "arrow"},
     clashes.NO_TENSORS: {"output_format": "numpy"},
     clashes.NO_WORKERS: {},
     clashes.NUMBERS: {"num_ranks": 2, "rank": 0},
     clashes.PACK: {"pack": Pack(16)},
+    clashes.PART: {"part": "dataset 'a'"},
+    clashes.PHASES: {**TWO, "weights": [(0, [1, 2]), (5, [2, 1])]},
     clashes.PINNED: {"pin_memory": True},
     clashes.PROCESSES: {"worker_mode": "processes"},
     clashes.RANKS: {"ranks": SimpleNamespace(num_processes=1, process_index=0)},  # as an Accelerator of one process
+    clashes.REPEAT: {**TWO, "repeat": [1, 2]},
     clashes.RESIZES: {"transform": Transform(lambda batch: batch, rows="any")},
+    clashes.ROWS_PER_EPOCH: {**TWO, "rows_per_epoch": 24},
     clashes.SAMPLE: {"fraction": Sample(0.9, by="id")},
+    clashes.SHAPED: {**TWO, "weights": Weights(temperature=2)},
+    clashes.SINGLE: {**TWO, "batches": "single"},
+    clashes.SOURCE_KEY: {**TWO, "source_key": "part"},
     clashes.SPLITS: {"shuffle": "splits"},
     clashes.SPLIT_BATCH: {"sharding": Strided("split_batch")},
     clashes.STACK: {"stack": {"x": ["id"]}},
     clashes.STEPS: {"steps_per_epoch": 3},
+    clashes.STOP: {**TWO, "stop": "all"},
     clashes.STORAGE: {"storage_options": {"auto_mkdir": False}},
     clashes.STRIDED: {"sharding": "strided"},
     clashes.SUBSET: {"subset": Subsets({"a": 0.5, "b": 0.5})["a"]},
     clashes.TOKENS: {"batch_tokens": 64},
     clashes.TOTAL_SHARDS: {"sharding": Rotate(2)},
+    clashes.UNEQUAL: {"sharding": "rotate"},
+    clashes.UNEVEN: {**TWO, "batches": "single"},
     clashes.UNKNOWN: {"path": "lines"},
     clashes.WEIGHTED: {"class_weights": {"label": {1: 2.5}}},
+    clashes.WEIGHTS: {**TWO, "weights": [1, 2]},
     clashes.WINDOWS: {"shuffle": Shuffle(open_splits=2)},
     clashes.WRAP: {"pack": Pack(16, method="wrap")},
 }
@@ -119,9 +140,14 @@ def error_of(call: Callable[..., Any], keywords: Keywords) -> DataLoaderUtilsErr
     return None
 
 
-def parsed(**keywords: Any) -> None:
-    """Make the options of a table if it is followed, else of files."""
-    parse_call("iceberg" if "follow" in keywords else "files", "n.t", keywords)
+def parsed(datasets: int = 0, part: str = "", **keywords: Any) -> Options:
+    """The options of a combination, of a part of one, of a table if it is followed, else of files."""
+    if datasets:
+        return parse_combination(keywords, datasets)[0]
+    if part:
+        table = Iceberg("n.t", follow=keywords.pop("follow", False))
+        return parse_part(part, table, keywords, {}, parsed(datasets=2))
+    return parse_call("iceberg" if "follow" in keywords else "files", "n.t", keywords)[1]
 
 
 def holds(clash: Clash, half: Half, call: Callable[..., Any]) -> None:
@@ -157,9 +183,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     place, memory = tmp_path_factory.mktemp("data"), fsspec.filesystem("memory")
     for name in ("files", "lines"):
         (place / name).mkdir()
-    table = pa.table({"id": range(40)})
+    table = pa.table({"id": range(40), "label": [row % 2 for row in range(40)]})
     pq.write_table(table, place / "files" / "part.parquet", row_group_size=5)
-    (place / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
+    (place / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}, "label": {row % 2}}}\n' for row in range(40)))
     with memory.open("clashes/part.parquet", "wb") as file:
         pq.write_table(table, file)
     yield place
@@ -168,11 +194,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.mark.parametrize(("clash", "half"), rows(LATER))
 def test_a_clash_that_shows_later_is_one_with_what_is_read(clash: Clash, half: Half, data: Path) -> None:
-    def made(path: str = "files", **keywords: Any) -> None:
+    def made(path: str = "files", datasets: int = 0, **keywords: Any) -> None:
         place = path if "://" in path else str(data / path)
-        StructuredDataset.create_dataloader(
-            place, **{"batch_size": 4, "num_workers": 0, "num_ranks": 2, "rank": 0, **keywords}
-        )[1].plan()
+        keywords = {"batch_size": 4, "num_workers": 0, "num_ranks": 2, "rank": 0, **keywords}
+        if datasets:
+            combine([place] * datasets, **keywords).plan()
+        else:
+            StructuredDataset.create_dataloader(place, **keywords)[1].plan()
 
     holds(clash, half, made)
 
@@ -193,7 +221,9 @@ def instead(remedy: Remedy) -> str:
 
 def documented(clash: Clash) -> str:
     """A row of the table in the documentation."""
-    error = error_of(parsed, given(clash, clash.halves[0])[0]) if clash in CLASHES else clash.between("")
+    both = given(clash, clash.halves[0])[0]
+    ways = clash.ways(parsed(**side(clash.beside))) if clash in LATER and callable(clash.ways) else None
+    error = error_of(parsed, both) if clash in CLASHES else clash.between("", ways=ways)
     assert error is not None
     halves = ", ".join(half.label for half in clash.halves)
     return f"| {halves} | {clash.beside.label} | {clash.why} | {'; '.join(map(instead, error.remedies))} |"

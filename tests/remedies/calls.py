@@ -457,6 +457,7 @@ CALLS: dict[str, Failing] = {
     "appended rows up to a deletion": Failing(
         {"appended": Appended(1)}, SnapshotError, call=read_iceberg, path="iceberg"
     ),
+    "a path with a catalog": Failing({"catalog_config": {"type": "sql"}}, call=read_iceberg, path="iceberg"),
     "appended and followed": Failing(
         {"appended": Appended(1, non_appends="ignore"), "follow": True}, call=read_iceberg, path="iceberg"
     ),

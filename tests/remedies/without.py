@@ -39,7 +39,6 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "formats/text/json_parser:parse",
         "formats/text/reader:_bytes",
         "formats/text/reader:_whole",
-        "iceberg/catalog:open_table",
         "iceberg/catalog:_asking",
         "iceberg/catalog:_latest",
         "iceberg/catalog:_elsewhere",

@@ -26,6 +26,7 @@ from torch_dataloader_utils.options import (
     plain_value,
     unused_in_combination,
 )
+from torch_dataloader_utils.options.clashes import FOLLOWED_PART
 from torch_dataloader_utils.plan_page.call import combination_values
 from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.redaction import remember_secrets
@@ -50,7 +51,7 @@ class CombinedDataset(LoaderDataset):
 def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
     named = {name: _part(item) for name, item in _named(datasets).items()}
     given = {**_rotation(list(named.values()), given), **given}
-    options, defaults = parse_combination(given)
+    options, defaults = parse_combination(given, sum(map(_datasets, named.values())))
     options = with_features(options)
     if defaults and not any(isinstance(part, _ToOpen) for part in named.values()):
         _refuse(defaults)
@@ -82,9 +83,7 @@ class _ToOpen:
     def opened(self, label: str, defaults: Mapping[str, Any], options: Options) -> Source:
         """What it reads, with the defaults of all parts and the options of the whole."""
         named = self.source if isinstance(self.source, SourceValue) else None
-        parsed = with_features(parse_part(label, named, self.keywords, defaults, options))
-        _refuse_following(label, parsed)
-        return opened_source(self.source, parsed)
+        return opened_source(self.source, with_features(parse_part(label, named, self.keywords, defaults, options)))
 
 
 def _part(item: Any) -> Any:
@@ -104,22 +103,22 @@ def _part(item: Any) -> Any:
 def _sources(named: Mapping[str | int, Any], defaults: Mapping[str, Any], options: Options) -> list[Any]:
     """What a combination reads of its parts; those that are opened here share their vocabularies."""
     pairs = list(zip(named.values(), labels(list(named)), strict=True))
+    for part, label in pairs:
+        if isinstance(part, LoaderDataset):
+            FOLLOWED_PART.check(replace(passes_of(part).options, part=label))
     opened = {
         place: part.opened(label, defaults, options)
         for place, (part, label) in enumerate(pairs)
         if isinstance(part, _ToOpen)
     }
     shared = dict(zip(opened, with_one_vocabulary(list(opened.values())), strict=True))
-    for part, label in pairs:
-        if isinstance(part, LoaderDataset):
-            _refuse_following(label, passes_of(part).options)
     made = [passes_of(part).source if isinstance(part, LoaderDataset) else part for part, _ in pairs]
     return [shared.get(place, part) for place, part in enumerate(made)]
 
 
-def _refuse_following(label: str, options: Options) -> None:
-    if options.follow.follows:
-        raise OptionError(f"{label} has follow=True and reads other rows in each pass: it cannot be combined.")
+def _datasets(part: Any) -> int:
+    """The number of datasets of a part, which may be a combination."""
+    return len(passes_of(part).source.parts) if isinstance(part, LoaderDataset) else 1
 
 
 def _refuse(defaults: Mapping[str, Any]) -> None:

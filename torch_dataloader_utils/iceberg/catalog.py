@@ -28,6 +28,7 @@ from torch_dataloader_utils.errors import (
     OptionError,
 )
 from torch_dataloader_utils.iceberg.metadata import MOST_BYTES, OpenTable, fault_of, inflated, read_metadata
+from torch_dataloader_utils.options.sources import is_path
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import printable, remember_secrets
 from torch_dataloader_utils.storage import Naming, Storage, Stored, open_storage
@@ -203,8 +204,8 @@ def open_table(
     Args:
         table: "namespace.table" in a catalog, a `pyiceberg.table.Table`, or the path of a metadata file or of a
             table's folder.
-        catalog_config: the catalog's properties for `load_catalog`, its name under "name"; None for pyiceberg's
-            default catalog.
+        catalog_config: the catalog's properties for `load_catalog`, its name under "name", with the name of a table
+            only; None for pyiceberg's default catalog.
         storage_options: for paths.
         filesystem: for paths.
 
@@ -213,7 +214,7 @@ def open_table(
         CatalogError: the catalog cannot be reached or denies access.
         FileReadError: the file is not table metadata.
         MissingExtraError: the catalog's client is not installed.
-        OptionError: `table` or `catalog_config` has another form, or both a path and a catalog were given.
+        OptionError: `table` or `catalog_config` has another form.
     """
     if isinstance(table, Table):
         return _loaded(table)
@@ -224,23 +225,10 @@ def open_table(
             f"table={shown(table)}: expected 'namespace.table', a pyiceberg Table, or the path of a metadata.json or "
             "of a table's folder."
         )
-    if catalog_config is not None and _spelled_as_path(table):
-        raise OptionError(
-            f"table={printable(str(table))!r} is a path, which needs no catalog, but catalog_config= was also given: "
-            "leave out catalog_config=, or pass the table's name in the catalog, such as 'namespace.table'."
-        )
-    if catalog_config is not None or not _is_path(table):
+    if catalog_config is not None or not (is_path(table) or os.path.exists(table)):
         return _loaded(_from_catalog(str(table), catalog_config))
     storage, path = open_storage(table, storage_options, filesystem)
     return read_metadata(storage, _metadata_path(storage, path))
-
-
-def _is_path(table: str | os.PathLike[str]) -> bool:
-    return _spelled_as_path(table) or os.path.exists(table)
-
-
-def _spelled_as_path(table: str | os.PathLike[str]) -> bool:
-    return not isinstance(table, str) or "/" in table or os.sep in table or table.endswith((".json", ".gz"))
 
 
 # ----------------------------------------------------------------------------------------------------------- catalogs

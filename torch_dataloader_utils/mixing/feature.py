@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import (
-    CheckpointMismatchError,
-    CountsRequiredError,
-    OptionError,
-    Remedy,
-    leave_out,
-    use,
-)
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
 from torch_dataloader_utils.mixing.epochs import (
@@ -28,18 +21,18 @@ from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.options import MixOptions, Options
+from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, by_splits
 from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.parts import DatasetShare, part_rows
 from torch_dataloader_utils.planning.rest import RemainingRows
 from torch_dataloader_utils.planning.splits import Splits
-from torch_dataloader_utils.printing import plural, shown
+from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_trees
 from torch_dataloader_utils.sources.merged import names_of
 from torch_dataloader_utils.sources.source import Source
 
 _SHOWN = 4  # phases, and pairs of a curriculum
-_SHARDING = ("interleave", "contiguous", "auto")  # all mean equal parts of each dataset
 _SAVED = "mixing"  # its name in states
 
 
@@ -50,7 +43,7 @@ class Mixing(Feature):
     Attributes:
         mixing: how, as plain values: {"batches": "proportional" or "single", "rows": of each dataset in an epoch,
             "rates": of each dataset, "run": True if epochs that have every row once still continue where the last one
-            ended}, or with "phases" and "total" (see `Curriculum`); None: nothing is mixed, or not yet.
+            ended}, or with "phases" and "total" (see `Curriculum`); None: not yet known.
     """
 
     mixing: Mapping[str, Any] | None = None
@@ -64,17 +57,6 @@ class Mixing(Feature):
     def epoch_rows(self) -> int | None:
         """The rows of every epoch."""
         return None if self.mixing is None else rows_of_epoch(self.mixing)
-
-    def mixes(self, datasets: int, options: Options) -> bool:
-        """Whether rows are mixed, not splits; for a single dataset, only if its rows are repeated or left out.
-
-        Raises:
-            OptionError: they are, but an option does not allow it.
-        """
-        mixes = _is_mixed(options, datasets)
-        if mixes:
-            _check_mixable(options)
-        return mixes
 
     def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
         """Check that the rows of each dataset are known (see `Feature`)."""
@@ -151,67 +133,8 @@ class Mixing(Feature):
 
 
 def mixing(options: Options) -> Mixing | None:
-    """The feature of a combination; None of others, and of one that merges splits."""
-    return Mixing() if options.combines and options.mix.batches != "splits" else None
-
-
-def _is_mixed(options: Options, datasets: int) -> bool:
-    """Whether rows are mixed, not splits; for a single dataset, only if its rows are repeated or left out."""
-    mix = options.mix
-    more = mix.stop != "once" or mix.repeat is not None or mix.rows_per_epoch is not None
-    return mix.batches != "splits" and (datasets > 1 or more)
-
-
-def _check_mixable(options: Options) -> None:
-    """Check that the options work with a mix of rows.
-
-    Raises:
-        OptionError: an option does not.
-    """
-    shard, last_batch = options.shard, options.batch.last_batch
-    if options.pack.pack is not None:
-        raise OptionError(
-            f"pack={options.pack.pack.short()} with batches={options.mix.batches!r}: sequences hold several rows.",
-            remedies=[_by_splits(options)],
-        )
-    buckets = options.bucket.batch_tokens
-    if buckets is not None:
-        raise OptionError(
-            f"batch_tokens={buckets.short()} with batches={options.mix.batches!r} mixes fixed numbers of rows.",
-            remedies=[_by_splits(options)],
-        )
-    remedies = {
-        "sharding": (shard.sharding not in _SHARDING, "each dataset is cut into equal parts for the ranks"),
-        "canonical_ranks": (shard.canonical_ranks is not None, "the schedule is per rank"),
-        "steps_per_epoch": (
-            shard.steps_per_epoch is not None,
-            "set rows_per_epoch to steps x batch_size x ranks, with even='drop'",
-        ),
-        "last_batch": (last_batch == "wrap", "use last_batch='pad' or even='pad'"),
-    }
-    for name, (given, why) in remedies.items():
-        if given:
-            value = last_batch if name == "last_batch" else getattr(shard, name)
-            raise OptionError(
-                f"{name}={shown(value)} with batches={options.mix.batches!r}: {why}.",
-                remedies=[leave_out(name), _by_splits(options)],
-            )
-    if options.mix.batches == "single" and "pad" in (shard.even, last_batch):
-        name = "even" if shard.even == "pad" else "last_batch"
-        raise OptionError(
-            f"{name}='pad' with batches='single': each dataset has a last batch of its own.",
-            remedies=[Remedy({name: "drop"}), use(batches="proportional")],
-        )
-
-
-def _by_splits(options: Options) -> Remedy:
-    """The remedy to merge splits instead of mixing rows, without the options that only a mix of rows has."""
-    mix = options.mix
-    lengths = {"stop": mix.stop != "once", "repeat": mix.repeat, "rows_per_epoch": mix.rows_per_epoch}
-    shaped = mix.phases or mix.temperature != 1 or mix.max_repeats is not None
-    others = {"weights": shaped, "source_key": mix.source_key}
-    names = [name for name, value in {**lengths, **others}.items() if value]
-    return use("merges the datasets split by split", batches="splits", without=names)
+    """The feature of a combination whose rows are mixed; None of others."""
+    return Mixing() if options.mixes_rows else None
 
 
 def _check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) -> None:
@@ -226,25 +149,19 @@ def _check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options)
     """
     for label, counted, drawn in labelled:
         if drawn:
-            raise CountsRequiredError(
-                f"batches={options.mix.batches!r} needs the number of rows of each dataset, but class_weights of "
-                f"{label} draws the copies of rows in each epoch. Make one dataset of each class, and pass repeat= to "
-                "combine, or do not mix rows.",
-                remedies=[_by_splits(options)],
-            )
+            raise MIXED_COPIES.between(f"class_weights of {label}", MIXED.named(options), ways=[by_splits(options)])
         if not counted:
             raise CountsRequiredError(
                 f"batches={options.mix.batches!r} needs the number of rows of each dataset, but that of {label} is "
                 "known only after reading. Pass count_rows=True for it, or do not mix rows.",
-                remedies=[_by_splits(options)],
+                remedies=[by_splits(options)],
             )
 
 
-def _mixing_of(source: Source, options: Options) -> Mapping[str, Any] | None:
-    """How plans mix the rows of a combination; None if they merge splits."""
+def _mixing_of(source: Source, options: Options) -> Mapping[str, Any]:
+    """How plans mix the rows of a combination."""
     mix, group = options.mix, source.group
-    if group is None or not _is_mixed(options, len(source.parts)):
-        return None
+    assert group is not None
     sizes, names = part_rows(source.splits, len(source.parts)), labels(group.paths)
     length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "max_repeats": mix.max_repeats}
     if mix.phases is None:

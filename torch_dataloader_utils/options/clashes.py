@@ -15,7 +15,7 @@ from torch_dataloader_utils.errors import (
     leave_out,
     use,
 )
-from torch_dataloader_utils.options.sharding import Strided
+from torch_dataloader_utils.options.sharding import WORDS, Strided
 from torch_dataloader_utils.printing import shown
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ Ways: TypeAlias = Callable[["Options"], Sequence[Remedy]]
 
 _STEPS = Example("n", 2)
 _PART = Example("f", 0.5)
+_ROWS = Example("steps * batch_size * ranks", 8)
 _JOIN = "use torch's Join around the loop"
 _MASKED = "all ranks get equal steps, and what it repeats is masked"
 
@@ -183,6 +184,38 @@ DEVICE = Half("device", "`device`", lambda options: options.worker.device is not
 GPU = Half("device", "a `device` that is a GPU", lambda options: options.worker.device not in (None, "cpu"))
 PINNED = Half("pin_memory", "`pin_memory=True`", lambda options: options.worker.pin_memory)
 
+STOP = Half("stop", "`stop`", lambda options: options.mix.stop != "once")
+REPEAT = Half("repeat", "`repeat`", lambda options: options.mix.repeat is not None)
+ROWS_PER_EPOCH = Half("rows_per_epoch", "`rows_per_epoch`", lambda options: options.mix.rows_per_epoch is not None)
+LENGTHS = (STOP, REPEAT, ROWS_PER_EPOCH)
+WEIGHTS = Half("weights", "`weights`")
+PHASES = Half("weights", "`weights` that change", lambda o: o.mix.phases is not None, "weights that change")
+SHAPED = Half(
+    "weights",
+    "`Weights(...)` with `temperature` or `max_repeats`",
+    lambda options: options.mix.temperature != 1 or options.mix.max_repeats is not None,
+)
+SOURCE_KEY = Half("source_key", "`source_key`", lambda options: options.mix.source_key is not None)
+MIXED = Half("batches", '`combine` with `batches="proportional"` or `"single"`', lambda options: options.mixes_rows)
+SINGLE = Half("batches", '`batches="single"`', lambda o: o.mixes_rows and o.mix.batches == "single")
+MERGED = Half("batches", '`batches="splits"`', lambda options: options.mix.batches == "splits")
+MERGED_IN_ANY_ORDER = Half(
+    "batches",
+    '`batches="splits"` and `shuffle="all"`',
+    lambda options: MERGED.holds(options) and options.shuffle.permutes == "all",
+    "batches='splits' and shuffle='all'",
+)
+UNEVEN = Half("batches", '`batches="single"` or `"splits"`', lambda options: options.mix.batches != "proportional")
+UNEQUAL = Half(
+    "sharding",
+    'a `sharding` other than `"interleave"`, `"contiguous"` or `"auto"`',
+    lambda options: options.shard.sharding not in WORDS,
+)
+EVEN_PAD = Half("even", '`even="pad"`', lambda options: options.shard.even == "pad")
+LAST_PAD = Half("last_batch", '`last_batch="pad"`', lambda options: options.batch.last_batch == "pad")
+
+COMBINES = Half("", "`combine`", lambda options: options.datasets > 0, "combine")
+PART = Half("", "a part of a combination", lambda options: bool(options.part), lambda options: options.part)
 IN_MEMORY = Half("", "files in the memory of a process, such as `memory://`")
 UNKNOWN = Half("", "rows whose number is known only after reading")
 
@@ -257,6 +290,42 @@ def _in_windows(options: Options) -> list[Remedy]:
     ]
 
 
+def by_splits(options: Options) -> Remedy:
+    """What merges splits instead of mixing rows, without the options that only a mix of rows has."""
+    names = [half.keyword for half in (*LENGTHS, PHASES, SHAPED, SOURCE_KEY) if half.holds(options)]
+    return use("merges the datasets split by split", batches="splits", without=names)
+
+
+def _without_or_by_splits(name: str) -> Ways:
+    return lambda options: [leave_out(name), by_splits(options)]
+
+
+def _steps_in_rows(options: Options) -> list[Remedy]:
+    others = [half.keyword for half in LENGTHS[:2] if half.holds(options)]
+    rows = use(without=["steps_per_epoch", *others], rows_per_epoch=_ROWS, even="drop")
+    return [*([] if SINGLE.holds(options) else [rows]), *_without_or_by_splits("steps_per_epoch")(options)]
+
+
+def _repeated(options: Options) -> list[Remedy]:
+    padded = [] if SINGLE.holds(options) else [use(last_batch="pad")]
+    return [*padded, *_without_or_by_splits("last_batch")(options)]
+
+
+def _dropped(options: Options) -> list[Remedy]:
+    first, *others = [half.keyword for half in (EVEN_PAD, LAST_PAD) if half.holds(options)]
+    return [Remedy({first: "drop"}, tuple(others)), use(batches="proportional")]
+
+
+def _one_length(options: Options) -> list[Remedy]:
+    names = [half.keyword for half in LENGTHS if half.holds(options)]
+    return [leave_out(*(other for other in names if other != name)) for name in names]
+
+
+def _mixed(options: Options) -> list[Remedy]:
+    names = [half.keyword for half in (*LENGTHS, SHAPED, SOURCE_KEY) if half.holds(options)]
+    return [use(batches="proportional"), use(batches="single"), leave_out(*names)]
+
+
 # ---------------------------------------------------------------------------------------------------------- the table
 
 # What stays unknown although rows could be counted, and why; `Options.uncounted` says it, too.
@@ -271,6 +340,13 @@ PACKED_CLASSES = Clash(
     beside=PACK,
     why="a sequence holds documents of several classes",
     ways=[leave_out("class_weights"), leave_out("pack")],
+)
+FOLLOWED_PART = Clash(
+    halves=(FOLLOW,),
+    beside=PART,
+    why="reads other rows in each pass, so it cannot be combined",
+    told="{beside} has {half} and {why}.",
+    ways=[leave_out("follow")],
 )
 # In the order in which they are checked.
 CLASHES = (
@@ -435,6 +511,56 @@ CLASHES = (
         why="with steps_per_epoch, a process reads several virtual ranks, which start again at different times",
         ways=[use(worker_mode="threads")],
     ),
+    Clash(
+        halves=(GENERATES,),
+        beside=COMBINES,
+        why="generate() makes the shards of a single dataset, and split(files) cuts those of several",
+        ways=[leave_out("split_strategy")],
+    ),
+    FOLLOWED_PART,
+    *(
+        Clash(halves=halves, beside=beside, why="each decides how long an epoch is", ways=_one_length)
+        for halves, beside in (((REPEAT, ROWS_PER_EPOCH), STOP), ((ROWS_PER_EPOCH,), REPEAT))
+    ),
+    Clash(
+        halves=(*LENGTHS, SHAPED, SOURCE_KEY),
+        beside=MERGED,
+        why="every row is delivered once, split by split",
+        ways=_mixed,
+    ),
+    Clash(
+        halves=(UNEVEN,),
+        beside=PHASES,
+        why="each batch has rows by the weights of its step",
+        ways=[use(batches="proportional")],
+    ),
+    Clash(
+        halves=(STOP,),
+        beside=PHASES,
+        why="the rows of an epoch would follow from all of them",
+        ways=[
+            use(rows_per_epoch=Example("n", 40), without=["stop"]),
+            use("weights then only order the rows", stop="once"),
+        ],
+    ),
+    *(
+        Clash(halves=(half,), beside=MIXED, why=why, ways=lambda options: [by_splits(options)])
+        for half, why in ((PACK, "sequences hold several rows"), (TOKENS, "a batch has a fixed number of rows"))
+    ),
+    *(
+        Clash(halves=(half,), beside=MIXED, why=why, ways=ways)
+        for half, why, ways in (
+            (CANONICAL, "the schedule is per rank", _without_or_by_splits("canonical_ranks")),
+            (STEPS, "the rows of an epoch decide its steps", _steps_in_rows),
+            (LAST_WRAP, "each rank has a schedule of its own", _repeated),
+        )
+    ),
+    Clash(
+        halves=(EVEN_PAD, LAST_PAD),
+        beside=SINGLE,
+        why="each dataset has a last batch of its own",
+        ways=_dropped,
+    ),
 )
 
 # Those that show where files are listed and plans are made: `between` makes their errors.
@@ -497,9 +623,31 @@ FOREIGN_MEMORY = Clash(
     why="its files are in this process's memory, which other processes cannot read",
     ways=[use(worker_mode="threads")],
 )
+# Of combinations, whose datasets may have shards and weights of their own.
+MIXED_SHARDS = Clash(
+    halves=(UNEQUAL,),
+    beside=MIXED,
+    why="each dataset is cut into equal parts for the ranks",
+    ways=_without_or_by_splits("sharding"),
+)
+MERGED_BY_WEIGHT = Clash(
+    halves=(WEIGHTS,),
+    beside=MERGED_IN_ANY_ORDER,
+    why="rows are drawn from all splits at once, whatever the order of these is, so weights have no effect",
+    ways=[use(shuffle="splits"), use(batches="proportional")],
+)
+MIXED_COPIES = Clash(
+    halves=(WEIGHTED,),
+    beside=MIXED,
+    why="draws the copies of rows in each epoch",
+    told="{beside} needs the number of rows of each dataset, but {half} {why}. Make one dataset of each class, and "
+    "pass repeat= to combine, or do not mix rows.",
+    ways=lambda options: [by_splits(options)],
+    error=CountsRequiredError,
+)
 LATER = (
     *(EVEN_UNKNOWN, WRAP_UNKNOWN, CANONICAL_UNKNOWN, LIMIT_UNKNOWN, ROWS_UNKNOWN, SHARDS_UNKNOWN),
-    FOREIGN_MEMORY,
+    *(FOREIGN_MEMORY, MIXED_SHARDS, MERGED_BY_WEIGHT, MIXED_COPIES),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
 from torch_dataloader_utils.feature import Features
 from torch_dataloader_utils.options.buckets import BucketOptions
-from torch_dataloader_utils.options.clashes import uncounted
+from torch_dataloader_utils.options.clashes import LENGTHS, uncounted
 from torch_dataloader_utils.options.even import even_of, of_even
 from torch_dataloader_utils.options.groups import (
     BatchOptions,
@@ -25,7 +25,7 @@ from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
 from torch_dataloader_utils.options.sharding import sharding_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions, shuffle_of
-from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue
+from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue, check_catalog
 from torch_dataloader_utils.options.subset import SubsetOptions
 from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.options.transform import of_transform, transform_of
@@ -41,7 +41,8 @@ class Options:
     """All options of one loader, grouped; and the features that they ask for.
 
     Attributes:
-        combines: whether it is of a combination.
+        datasets: how many a combination has, with those of the combinations within it; 0: they are of none.
+        part: what messages call the part of a combination that they are of; "" if they are of none.
         features: what they change of the loader.
         keywords: those that were given, for another loader with some of them replaced; copies have none.
     """
@@ -58,7 +59,8 @@ class Options:
     worker: WorkerOptions
     follow: FollowOptions
     mix: MixOptions = field(default_factory=MixOptions)
-    combines: bool = False
+    datasets: int = 0
+    part: str = ""
     features: Features = field(default_factory=Features, compare=False)  # made of the others
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -69,6 +71,12 @@ class Options:
     def uncounted(self) -> str:
         """Why `count_rows` cannot count what an epoch delivers, as a clause; "" if it can."""
         return uncounted(self)
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether rows of datasets are mixed, not splits; those of a single one, only if it is repeated or cut off."""
+        least = 1 if any(half.holds(self) for half in LENGTHS) else 2
+        return self.mix.batches != "splits" and self.datasets >= least
 
     def given(self, keyword: str) -> Any:
         """The value of a keyword, as it can be given."""
@@ -168,18 +176,19 @@ def option_defaults(call: Call = "files") -> dict[str, Any]:
     return {name: item.default for name, item in options_of(call).items()}
 
 
-def parse_options(keywords: Mapping[str, Any], call: Call = "files") -> Options:
+def parse_options(keywords: Mapping[str, Any], call: Call = "files", datasets: int = 0) -> Options:
     """The grouped, checked options of these keywords.
 
     Args:
         keywords: the keywords.
         call: the call that was given them.
+        datasets: how many it combines.
 
     Raises:
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]))
+    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]), datasets)
 
 
 def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any, Options]:
@@ -193,6 +202,8 @@ def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any
     _check_client(_KINDS[call], keywords)
     kind, known = _KINDS[call], _known(keywords, option_defaults(call), _FUNCTIONS[call])
     own = {field: known.pop(name) for field in kind.fields if (name := _flat(field)) in known}
+    if "catalog" in own:
+        check_catalog(first, own["catalog"], _flat("catalog"))
     source = kind(plain_value(first), **own)
     return source, _with(source, known)
 
@@ -330,9 +341,9 @@ def _held(given: Mapping[str, Any]) -> dict[str, Any]:
     return held
 
 
-def _options(given: Mapping[str, Any]) -> Options:
+def _options(given: Mapping[str, Any], datasets: int = 0) -> Options:
     keywords = _held(given)
-    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()})
+    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()}, datasets=datasets)
     check_together(options)
     split, shuffle = options.split, options.shuffle.settled
     size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes

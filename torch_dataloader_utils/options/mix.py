@@ -9,7 +9,7 @@ from math import isfinite
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.errors import Example, OptionError, leave_out, use
+from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.values import Check, Checked, Value, maybe, one_of, option, setting, whole, word
 
 _MOST = 100_000  # datasets; an iterator may not end
@@ -222,47 +222,10 @@ class MixOptions(Checked):
         None, maybe(word), doc="a batch entry with the number of each row's dataset (in Arrow and lists its name)"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        lengths = {"stop": self.stop != "once", "repeat": self.repeat, "rows_per_epoch": self.rows_per_epoch}
-        given = [name for name, value in lengths.items() if value]
-        if len(given) > 1:
-            raise OptionError(
-                f"{' and '.join(given)} were both given, but each decides how long an epoch is.",
-                remedies=[leave_out(*(other for other in given if other != name)) for name in given],
-            )
-        if self.batches == "splits":
-            self._check_splits(given)
-        if self.phases is not None:
-            self._check_phases()
-
     @property
     def phases(self) -> tuple[tuple[int, Any], ...] | None:
         """The weights from each step or row of the run on, if they change."""
         return self.weights if isinstance(self.weights, tuple) and changes(self.weights) else None
-
-    def _check_phases(self) -> None:
-        if self.batches != "proportional":
-            raise OptionError(
-                f"batches={self.batches!r} with weights that change.", remedies=[use(batches="proportional")]
-            )
-        if self.stop != "once":
-            raise OptionError(
-                f"stop={self.stop!r} with weights that change: the rows of an epoch would follow from all of them.",
-                remedies=[
-                    use(rows_per_epoch=Example("n", 40), without=["stop"]),
-                    use("weights then only order the rows", stop="once"),
-                ],
-            )
-
-    def _check_splits(self, given: Sequence[str]) -> None:
-        others = {"weights": self.temperature != 1 or self.max_repeats is not None, "source_key": self.source_key}
-        for name in [*given, *(name for name, value in others.items() if value)]:
-            shown = weights_of(self) if name == "weights" else getattr(self, name)
-            raise OptionError(
-                f"{name}={shown!r} with batches='splits', which delivers every row once, split by split.",
-                remedies=[use(batches="proportional"), use(batches="single"), leave_out(name)],
-            )
 
 
 def rows_of_epoch(mixing: Mapping[str, Any]) -> int:

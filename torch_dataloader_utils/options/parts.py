@@ -27,18 +27,20 @@ def of_parts() -> frozenset[str]:
     return frozenset(options_of("combine").keys() & names)
 
 
-def parse_combination(keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+def parse_combination(keywords: Mapping[str, Any], datasets: int) -> tuple[Options, dict[str, Any]]:
     """The grouped, checked options of a combination, without those of its parts; and the keywords of these.
+
+    Args:
+        keywords: the keywords.
+        datasets: the number of datasets, with those of the combinations among them.
 
     Raises:
         UnknownOptionError: a keyword does not exist, or is a field of a source.
         OptionError: a value cannot work.
     """
-    options = parse_options(keywords, "combine")
+    options = parse_options(keywords, "combine", datasets)
     shard = replace(options.shard, count_rows=False)
-    whole = replace(
-        options, shard=shard, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions(), combines=True
-    )
+    whole = replace(options, shard=shard, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions())
     return whole, {name: plain_value(value) for name, value in keywords.items() if name in of_parts()}
 
 
@@ -72,6 +74,7 @@ def parse_part(
         shard=replace(part.shard, **ranks),
         batch=replace(part.batch, output_format=whole.batch.output_format),
         worker=whole.worker,
+        part=label,
     )
     check_together(part)
     return part

@@ -229,10 +229,37 @@ class Files(SourceValue):
             )
 
 
+_ENDS = (".json", ".gz")  # of metadata files
 _AS_OF = "read what was current at this time: a datetime with zone, ISO text, or milliseconds"
 _metadata_columns = values(
     "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
 )
+
+
+def is_path(table: Any) -> bool:
+    """Whether a table is named by a path, as its spelling shows."""
+    if isinstance(table, str):
+        return "/" in table or os.sep in table or table.endswith(_ENDS)
+    return isinstance(table, os.PathLike)
+
+
+def check_catalog(table: Any, catalog: Any, keyword: str = "catalog") -> None:
+    """Check that a catalog is only given with what has its name there.
+
+    Args:
+        table: the table.
+        catalog: its catalog; None: none is given.
+        keyword: by which it is given.
+
+    Raises:
+        OptionError: the table is a path.
+    """
+    if catalog is not None and is_path(table):
+        raise OptionError(
+            f"{keyword}= with table={shown(str(table))}: a path needs no catalog. A table in the catalog has a name, "
+            "such as 'namespace.table'.",
+            remedies=[leave_out(keyword)],
+        )
 
 
 class Iceberg(SourceValue):
@@ -275,7 +302,8 @@ class Iceberg(SourceValue):
     )
 
     def check(self) -> None:
-        """Check that the fields select one snapshot, or a range of them."""
+        """Check that the fields name one table, and select one snapshot, or a range of them."""
+        check_catalog(self.table, self.catalog)
         points = [name for name in ("snapshot_id", "ref", "as_of", "appended") if getattr(self, name) is not None]
         if len(points) > 1:
             given = ", ".join(f"{name}={shown(getattr(self, name))}" for name in points)

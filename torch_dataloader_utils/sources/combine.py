@@ -14,6 +14,7 @@ from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import MixOptions, Options, mask_key, progress_of
+from torch_dataloader_utils.options.clashes import MERGED_BY_WEIGHT, MIXED_SHARDS
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.weights import WeightTree
 from torch_dataloader_utils.planning.parts import Part
@@ -25,7 +26,7 @@ from torch_dataloader_utils.reading.samples import SampleScan, columns_of, field
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.group import Group, MemberFacts, Names, labels, weight_trees
 from torch_dataloader_utils.sources.meanings import Side, alike
-from torch_dataloader_utils.sources.merged import check_shown, check_weighable
+from torch_dataloader_utils.sources.merged import check_weighable
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
 from torch_dataloader_utils.storage import usable_cores
@@ -193,20 +194,18 @@ def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_M
         OptionError, ShardingError, CountsRequiredError, EmptyDatasetError: as `combined_source`.
     """
     trees, names = weight_trees(group), group.paths
-    if hasattr(options.split.split_strategy, "generate"):
-        raise OptionError("split_strategy with generate() makes the shards of a single dataset: use split(files).")
     named = zip(labels(names), datasets, strict=True)
     plain = {_of_kind(label, item): item for label, item in named if not isinstance(item, Source)}
     sharded_alike(plain, options.shard.total_shards)
-    mixed = options.features.mixes(len(datasets), options)
+    MIXED_SHARDS.check(options)
     members = [
         _member(dataset, number, label, options)
         for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
     ]
-    if not mixed:
-        members = _weighted(members, trees[0], options)
-    else:
+    if options.mixes_rows:
         options.features.check_parts([(member.name, member.counted, member.drawn) for member in members], options)
+    else:
+        members = _weighted(members, trees[0], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
         _check_keys(members[0].name, outputs[0], member.name, output)
@@ -247,7 +246,8 @@ def _weighted(members: list[_Member], tree: WeightTree, options: Options) -> lis
     """The datasets with the weights of their splits; unchanged if none were given."""
     if not tree.chosen:
         return members
-    check_shown(options)
+    if MERGED_BY_WEIGHT.beside.holds(options):
+        raise MERGED_BY_WEIGHT.between("weights", MERGED_BY_WEIGHT.beside.named(options))
     weights = tree.weights
     if weights is None or not tree.is_flat:
         if tree.needs_rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_dataloader_utils.errors import CountsRequiredError, OptionError, use
+from torch_dataloader_utils.errors import CountsRequiredError
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.parts import part_rows
 from torch_dataloader_utils.printing import plural
@@ -27,20 +27,6 @@ def check_weighable(labelled: Sequence[tuple[str, bool]]) -> None:
                 f"a combination without weights shares its weight by number of rows, but that of {label} is known only "
                 "after reading: pass weights= to each combination, or count_rows=True for the dataset."
             )
-
-
-def check_shown(options: Options) -> None:
-    """Check that the weights by which splits are merged are not all undone by the order of rows.
-
-    Raises:
-        OptionError: they are.
-    """
-    if options.shuffle.permutes == "all":
-        raise OptionError(
-            "weights with batches='splits' and shuffle='all': rows are drawn from all splits at once, whatever the "
-            "order of these is, so weights have no effect.",
-            remedies=[use(shuffle="splits"), use(batches="proportional")],
-        )
 
 
 def subset_in_words(source: Source) -> str:
