@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from torch_dataloader_utils.batching.batches import BatchMaker
+    from torch_dataloader_utils.iceberg.planned import OlderRows, PlannedFile
     from torch_dataloader_utils.model import Piece
     from torch_dataloader_utils.options import Options
     from torch_dataloader_utils.planning.options import PlanOptions
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
     from torch_dataloader_utils.sources.manifest import FileManifest
     from torch_dataloader_utils.sources.source import Source
+    from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 T = TypeVar("T")
 
@@ -44,6 +46,18 @@ class Feature:
     def unit_rows(self) -> int:
         """How many rows of a plan stay together in batches, such as the tokens of a sequence (L)."""
         return 1
+
+    def older_rows(
+        self, files: Sequence[PlannedFile], older: Callable[[], Sequence[PlannedFile]], cursor: SnapshotCursor
+    ) -> OlderRows | None:
+        """The older rows that it reads beside those appended to a table; None if it reads none.
+
+        Args:
+            files: the files that are read of the table.
+            older: lists those from before; none if `files` are not only appended ones.
+            cursor: which rows of the table's history are read.
+        """
+        return None
 
     def manifest(self, manifest: FileManifest, options: Options) -> FileManifest:
         """The manifest with only the files, segments or rows that it chooses before they are read."""
@@ -190,6 +204,10 @@ class Features(Feature):
     def unit_rows(self) -> int:
         """See `Feature`."""
         return max((feature.unit_rows for feature in self.each), default=1)
+
+    def older_rows(self, *args: Any) -> OlderRows | None:
+        """See `Feature`."""
+        return _first(feature.older_rows(*args) for feature in self.each)
 
     def manifest(self, manifest: FileManifest, options: Options) -> FileManifest:
         """See `Feature`."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch_dataloader_utils.class_weights.feature import class_weights
 from torch_dataloader_utils.feature import Feature, Features
+from torch_dataloader_utils.following.feature import following
 from torch_dataloader_utils.length_buckets.feature import length_buckets
 from torch_dataloader_utils.mixing.feature import mixing
 from torch_dataloader_utils.options import Options
@@ -19,6 +20,7 @@ FEATURES: tuple[Callable[[Options], Feature | None], ...] = (
     packing,
     length_buckets,
     mixing,
+    following,
 )
 
 

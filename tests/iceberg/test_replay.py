@@ -16,7 +16,7 @@ from tests.iceberg.helpers import compact
 from tests.iceberg.test_advance import DRIVERS, SCHEMA, ids_of, open_table, rows
 from torch_dataloader_utils import Appended, Follow, merge_state_dicts
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError
-from torch_dataloader_utils.iceberg.replay import drawn
+from torch_dataloader_utils.following.replay import drawn
 
 
 def file(path: str, records: int) -> Any:

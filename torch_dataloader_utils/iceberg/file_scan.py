@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import PlannedFile, PrunedFiles
 from torch_dataloader_utils.iceberg.pruning import Pruning
 from torch_dataloader_utils.iceberg.schema import arrow_type, plain_value
-from torch_dataloader_utils.iceberg.snapshots import Resolved
+from torch_dataloader_utils.iceberg.snapshots import Resolved, snapshots_after
 from torch_dataloader_utils.iceberg.table_storage import Places
 from torch_dataloader_utils.model import IcebergDataFileInfo
 from torch_dataloader_utils.progress import Progress
@@ -63,6 +63,15 @@ class FileScan:
         planned.sort(key=lambda one: (one.file.sequence_number, one.file.table_path))
         check_listed_once([one.info.path for one in planned], self._places.storage)
         return tuple(planned)
+
+    def older(self, start: int | str | None) -> list[PlannedFile]:
+        """Those from before the files that were appended after the snapshot `start`; none if all files are read."""
+        if self._resolved.appends is None:
+            return []
+        all_files = replace(self._resolved, appends=None)
+        whole = FileScan(self._opened, all_files, self._places, self._pruning, self._progress).files()
+        new = snapshots_after(self._opened.metadata, start, self._resolved.snapshot)
+        return [planned for planned in whole if planned.info.snapshot_id not in new]
 
     def _manifests(self) -> tuple[list[Manifest], list[Manifest]]:
         """The manifests of data files, and those of delete files."""

@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.filters.sql import TableFilter, table_filter
-from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.iceberg.catalog import again, open_table
 from torch_dataloader_utils.iceberg.file_scan import FileScan
 from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
 from torch_dataloader_utils.iceberg.pruning import Pruning
-from torch_dataloader_utils.iceberg.replay import Replay, drawn
 from torch_dataloader_utils.iceberg.row_ids import ROW_KEY, check_row_ids, hashes_row_ids
 from torch_dataloader_utils.iceberg.schema import (
     check_metadata_columns,
@@ -26,14 +25,7 @@ from torch_dataloader_utils.iceberg.schema import (
     table_schema,
     unreadable_columns,
 )
-from torch_dataloader_utils.iceberg.snapshots import (
-    Resolved,
-    SnapshotChoice,
-    cursor_of,
-    described,
-    resolve,
-    snapshots_after,
-)
+from torch_dataloader_utils.iceberg.snapshots import Resolved, SnapshotChoice, cursor_of, described, resolve
 from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
@@ -57,8 +49,7 @@ class IcebergRead:
         columns: the columns to read; None for all.
         metadata_columns: such as "_file" and "_pos".
         subset: selects a subset of the rows, perhaps by their ids.
-        replay: older rows that are read per appended row, if only appended ones are selected.
-        replay_seed: the seed of which these are.
+        features: may read older rows beside appended ones.
         storage_options: for the table's files; they override the catalog's.
         filesystem: for the table's files; used instead of storage options.
         progress: shows the reading of manifests.
@@ -71,8 +62,7 @@ class IcebergRead:
     columns: Sequence[str] | None = None
     metadata_columns: Sequence[str] = ()
     subset: SubsetOptions = field(default_factory=SubsetOptions)
-    replay: float = 0.0
-    replay_seed: int = 0
+    features: Feature = field(default_factory=Feature)
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: Any = field(default=None, repr=False)
     progress: Progress = LOGGED
@@ -113,14 +103,9 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
     places = _places(opened, read)
     pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
     scanned = FileScan(opened, resolved, places, pruning, read.progress)
-    files, replay = scanned.files(), Replay(share=read.replay)
-    if read.replay and resolved.appends is not None and files:
-        whole = FileScan(opened, replace(resolved, appends=None), places, pruning, read.progress).files()
-        new = snapshots_after(metadata, start, resolved.snapshot)
-        older = [planned for planned in whole if planned.info.snapshot_id not in new]
-        key = name_hash(read.replay_seed, str(start), str(resolved.snapshot and resolved.snapshot.snapshot_id))
-        replay = drawn(read.replay, files, older, key)
-        files = (*files, *replay.files)
+    files, selected = scanned.files(), cursor_of(resolved, start)
+    replay = read.features.older_rows(files, partial(scanned.older, start), selected)
+    files = files if replay is None else (*files, *replay.files)
     if by_row_id:
         check_row_ids(opened.name, files, read.subset)
     keys = {number for planned in files for delete in planned.file.deletes for number in delete.equality_ids}
@@ -131,7 +116,7 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
         table=iceberg_table(columns, resolved.schema, opened, keys, _name_mapping(opened)),
         storage=_renewing(places.storage, opened, table, read),
         snapshot=described(resolved, read.snapshot.ref, start),
-        cursor=cursor_of(resolved, start),
+        cursor=selected,
         row_key=ROW_KEY if by_row_id else None,
         hidden=tuple(name for name in metadata_columns if name not in read.metadata_columns),
         row_filter=None if rows is None else rows.rows,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch_dataloader_utils.errors import DamagedFileError
 from torch_dataloader_utils.formats.sizes import size_estimate
@@ -14,7 +14,6 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, identity_values, null_evidence
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
-from torch_dataloader_utils.iceberg.replay import NO_REPLAY, Replay
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
@@ -22,7 +21,6 @@ from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
-from torch_dataloader_utils.sources.deleted_rows import LiveOpener
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.manifest import FileManifest, pruned_counts
 from torch_dataloader_utils.sources.partition_filters import matching_files
@@ -37,6 +35,24 @@ class PlannedFile:
 
     info: IcebergDataFileInfo
     file: IcebergFile
+
+
+class OlderRows(Protocol):
+    """Older rows that are read beside appended ones; picklable."""
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The files that hold them."""
+        ...
+
+    @property
+    def in_words(self) -> str:
+        """Which they are, for people."""
+        ...
+
+    def manifest(self, manifest: FileManifest) -> FileManifest:
+        """The manifest of the appended files and these, with only the rows that are read of these."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +82,7 @@ class IcebergPlan:
         pruned: counts before and after pruning.
         row_key: the column whose values choose a subset of the rows, unless columns are given for that.
         hidden: columns of `table.schema` that are read, but not delivered.
-        replay: older files, whose rows are read beside appended ones.
+        replay: older rows that are read beside appended ones.
         layouts: path -> a file that was opened, its options and its layout, for other plans of the snapshot.
     """
 
@@ -82,7 +98,7 @@ class IcebergPlan:
     pruned: PrunedFiles = PrunedFiles()
     row_key: str | None = None
     hidden: tuple[str, ...] = ()
-    replay: Replay = NO_REPLAY
+    replay: OlderRows | None = None
     layouts: dict[str, tuple[IcebergFile, Mapping[str, Any], FileLayout]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -115,7 +131,7 @@ class IcebergPlan:
     @property
     def replay_in_words(self) -> str:
         """Which older rows are read beside appended ones; "" if none are."""
-        return self.replay.in_words
+        return "" if self.replay is None else self.replay.in_words
 
     def manifest(self, options: Options) -> FileManifest:
         """The manifest of the files, like that of any other source.
@@ -140,13 +156,12 @@ class IcebergPlan:
         for file in after:
             for name in sorted(null_evidence(file.layout, self.table)):
                 evidence.setdefault(name, file.info.path)
-        opener = IcebergOpener(self.table)
-        return FileManifest(
-            files=tuple(file for file in map(self.replay.of, after) if file.layout.segments),
+        manifest = FileManifest(
+            files=tuple(file for file in after if file.layout.segments),
             schema=columns,
             partition_names=(),
             storage=self.storage,
-            opener=opener if self.replay.choice is None else LiveOpener(opener),
+            opener=IcebergOpener(self.table),
             pruned=replace(pruned_counts(before, after), files_before=self.pruned.files_before),
             file_count=len(before),
             has_rows=self.pruned.files_before > self.pruned.files_after or any(file.layout.segments for file in before),
@@ -154,11 +169,12 @@ class IcebergPlan:
             format_options=given,
             predicate=self.row_filter,
             decided=whole is not None,
-            origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}{self.replay.text}",
+            origin="no snapshot" if self.snapshot is None else f"snapshot {self.snapshot}",
             skipped=skipped,
             row_key=self.row_key,
             hidden=self.hidden,
         )
+        return manifest if self.replay is None else self.replay.manifest(manifest)
 
 
 def _data_files(

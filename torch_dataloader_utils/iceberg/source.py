@@ -65,14 +65,13 @@ class IcebergSource:
 
     def _read(self, options: Options) -> IcebergRead:
         chosen, read = self._chosen, options.read
-        appended = self._appended or options.follow.follow
         return IcebergRead(
             catalog_config=chosen.catalog,
             snapshot=SnapshotChoice(
                 chosen.snapshot_id,
                 chosen.ref,
                 chosen.as_of,
-                appended,
+                self._appended or options.follow.follow,
                 self._non_appends,
             ),
             filters=read.filters,
@@ -80,8 +79,7 @@ class IcebergSource:
             columns=read.columns,
             metadata_columns=tuple(chosen.metadata_columns),
             subset=options.subset,
-            replay=0.0 if appended is None else float(appended.replay),
-            replay_seed=0 if appended is None else appended.seed,
+            features=options.features,
             storage_options=read.storage_options,
             filesystem=read.filesystem,
             progress=progress_of(options),

@@ -107,7 +107,7 @@ def following(name: str, given: Any) -> Follow | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FollowOptions(Checked):
-    """Whether each pass reads what was appended to a table since the pass before it."""
+    """Which appended rows of a table are read: once, or in each pass those appended since the pass before it."""
 
     follow: Follow | None = option(
         False,
@@ -115,6 +115,7 @@ class FollowOptions(Checked):
         given="FollowLike",
         doc="each pass after the first reads the rows appended since the pass before it; Follow(...) says how",
     )
+    appended: Appended | None = option(None, keyword=False)
 
     @property
     def follows(self) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.hashing import Choice, Interval, name_hash
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.printing import plural
-from torch_dataloader_utils.sources.deleted_rows import chosen_file
+from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
+from torch_dataloader_utils.sources.manifest import FileManifest
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.planned import PlannedFile
@@ -29,36 +30,37 @@ class Replay:
         rows: about how many are read.
     """
 
-    files: tuple[PlannedFile, ...] = ()
-    choice: Choice | None = None
-    share: float = 0.0
-    rows: int = 0
+    files: tuple[PlannedFile, ...]
+    choice: Choice | None
+    share: float
+    rows: int
 
-    def of(self, file: DataFile) -> DataFile:
+    def manifest(self, manifest: FileManifest) -> FileManifest:
+        """The manifest of the appended files and these, with only the rows that are read of these."""
+        if not self.files:
+            return manifest
+        return replace(
+            manifest,
+            files=tuple(file for file in map(self._read, manifest.files) if file.layout.segments),
+            opener=manifest.opener if self.choice is None else LiveOpener(manifest.opener),
+            origin=f"{manifest.origin}, replay of {len(self.files)} files, {self.choice}",
+        )
+
+    def _read(self, file: DataFile) -> DataFile:
         """The file with the rows that are read: all of an appended file."""
         if self.choice is None or file.info.path not in self._paths:
             return file
         return chosen_file(file, self.choice, name_hash(file.info.path))
 
     @property
-    def text(self) -> str:
-        """What is read again, as a text that distinguishes it; "" if nothing is."""
-        return f", replay of {len(self.files)} files, {self.choice}" if self.files else ""
-
-    @property
     def in_words(self) -> str:
-        """What is asked for and what is read again, for people; "" if nothing is asked for."""
-        if not self.share:
-            return ""
+        """What is asked for and what is read again, for people."""
         read = f"about {plural(self.rows, 'row')} of {plural(len(self.files), 'file')}" if self.files else "none so far"
         return f"{self.share:g} older rows beside each appended row: {read}"
 
     @cached_property
     def _paths(self) -> frozenset[str]:
         return frozenset(planned.info.path for planned in self.files)
-
-
-NO_REPLAY = Replay()
 
 
 def drawn(share: float, appended: Sequence[PlannedFile], older: Sequence[PlannedFile], key: int) -> Replay:

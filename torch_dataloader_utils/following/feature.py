@@ -1,0 +1,42 @@
+"""Appended rows of a table as a feature: older ones are read beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_dataloader_utils.feature import Feature
+from torch_dataloader_utils.following.replay import Replay, drawn
+from torch_dataloader_utils.hashing import name_hash
+from torch_dataloader_utils.options import Appended, Follow, Options
+from torch_dataloader_utils.sources.tables import SnapshotCursor
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.iceberg.planned import PlannedFile  # needs an extra
+
+
+@dataclass(frozen=True)
+class Following(Feature):
+    """Rows that were appended to a table.
+
+    Attributes:
+        how: what is read of them and beside them, once or in each pass.
+    """
+
+    how: Appended | Follow
+
+    def older_rows(
+        self, files: Sequence[PlannedFile], older: Callable[[], Sequence[PlannedFile]], cursor: SnapshotCursor
+    ) -> Replay | None:
+        """As many older rows as `replay` asks for, drawn anew for each range of snapshots; None without it."""
+        if not self.how.replay:
+            return None
+        key = name_hash(self.how.seed, str(cursor.start), str(cursor.end))
+        return drawn(float(self.how.replay), files, older() if files else (), key)
+
+
+def following(options: Options) -> Following | None:
+    """The feature of `follow` and `appended`; None without both."""
+    how = options.follow.appended or options.follow.follow
+    return None if how is None else Following(how)
