@@ -21,6 +21,7 @@ from pyiceberg.catalog import CatalogType
 from pyiceberg.catalog.sql import SqlCatalog
 from torch.utils.data import Dataset, Subset
 
+from tests.distributed_page import ACCELERATE, DDP, HOROVOD, ICEBERG
 from tests.iceberg.conftest import sql_config
 from torch_dataloader_utils import Rotate, StructuredDataset, combine
 from torch_dataloader_utils.iterables import (
@@ -48,117 +49,6 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **names: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------- Distributed Data Loading
-
-OF_DDP = """
-import torch.distributed as dist
-from torch_dataloader_utils import StructuredDataset
-
-dist.init_process_group(backend="nccl")
-
-loader, dataset = StructuredDataset.create_dataloader(
-    path="s3://bucket/training-data/",
-    format="parquet",
-    num_workers=4,
-    batch_size=1024,
-    shuffle=True,
-    shuffle_seed=42,
-    num_ranks=dist.get_world_size(),   # e.g. 8 for 8-GPU job
-    rank=dist.get_rank(),              # 0-7
-)
-
-for epoch in range(num_epochs):
-    dataset.set_epoch(epoch)           # must be called in main process
-    for batch in loader:
-        optimizer.zero_grad()
-        loss = model(batch["feature_a"], batch["label"])
-        loss.backward()
-        optimizer.step()
-"""
-
-OF_ACCELERATE = """
-from accelerate import Accelerator
-from torch_dataloader_utils import StructuredDataset
-
-accelerator = Accelerator()
-model, optimizer = accelerator.prepare(model, optimizer)
-
-loader, dataset = StructuredDataset.create_dataloader(
-    path="s3://bucket/training-data/",
-    format="parquet",
-    num_workers=4,
-    batch_size=1024,
-    shuffle=True,
-    num_ranks=accelerator.num_processes,
-    rank=accelerator.process_index,    # global rank - NOT local_process_index
-)
-
-# accelerator.prepare() is optional here - adds gradient sync wrappers
-# but does NOT re-shard data (this library already handles that)
-loader = accelerator.prepare(loader)
-
-for epoch in range(num_epochs):
-    dataset.set_epoch(epoch)
-    for batch in loader:
-        optimizer.zero_grad()
-        loss = model(batch["feature_a"], batch["label"])
-        accelerator.backward(loss)
-        optimizer.step()
-"""
-
-OF_HOROVOD = """
-import horovod.torch as hvd
-from torch_dataloader_utils import StructuredDataset
-
-hvd.init()
-torch.cuda.set_device(hvd.local_rank())
-
-loader, dataset = StructuredDataset.create_dataloader(
-    path="s3://bucket/training-data/",
-    format="parquet",
-    num_workers=4,
-    batch_size=1024,
-    shuffle=True,
-    num_ranks=hvd.size(),
-    rank=hvd.rank(),      # global rank
-)
-
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-
-for epoch in range(num_epochs):
-    dataset.set_epoch(epoch)
-    for batch in loader:
-        optimizer.zero_grad()
-        loss = model(batch["feature_a"], batch["label"])
-        loss.backward()
-        optimizer.step()
-"""
-
-OF_ICEBERG = """
-import pyarrow.compute as pc
-import torch.distributed as dist
-from torch_dataloader_utils import IcebergDataset
-
-dist.init_process_group(backend="nccl")
-
-loader, dataset = IcebergDataset.create_dataloader(
-    table="my_db.events",
-    catalog_config={
-        "type": "glue",
-        "region_name": "us-east-1",
-    },
-    num_workers=4,
-    batch_size=1024,
-    shuffle=True,
-    filters=pc.field("region_id") >= 5,
-    num_ranks=dist.get_world_size(),
-    rank=dist.get_rank(),
-)
-
-for epoch in range(num_epochs):
-    dataset.set_epoch(epoch)
-    for batch in loader:
-        ...
-"""
 
 
 class Model(torch.nn.Module):
@@ -205,7 +95,7 @@ def test_distributed_page_pytorch_ddp(folder: str, monkeypatch: pytest.MonkeyPat
     seen = []
     for rank in range(2):
         ranks(monkeypatch, rank, 2)
-        seen.append(trained(OF_DDP, folder).seen)
+        seen.append(trained(DDP, folder).seen)
     for epoch in range(2):
         half = slice(epoch * ROWS // 2, (epoch + 1) * ROWS // 2)
         assert sorted(seen[0][half] + seen[1][half]) == list(range(ROWS))
@@ -214,7 +104,7 @@ def test_distributed_page_pytorch_ddp(folder: str, monkeypatch: pytest.MonkeyPat
 
 def test_distributed_page_accelerate(folder: str) -> None:
     pytest.importorskip("accelerate", reason="needs accelerate")
-    seen = trained(OF_ACCELERATE, folder).seen
+    seen = trained(ACCELERATE, folder).seen
     assert sorted(seen) == sorted([*range(ROWS), *range(ROWS)])
 
 
@@ -232,7 +122,7 @@ def test_distributed_page_horovod(folder: str, monkeypatch: pytest.MonkeyPatch) 
             is_initialized=lambda: False,
             DistributedOptimizer=lambda optimizer, named_parameters: optimizer,
         )
-        seen += trained(OF_HOROVOD, folder).seen
+        seen += trained(HOROVOD, folder).seen
     assert sorted(seen) == sorted([*range(ROWS), *range(ROWS)])
 
 
@@ -260,7 +150,7 @@ def test_distributed_page_iceberg(monkeypatch: pytest.MonkeyPatch) -> None:
         ranks(monkeypatch, rank, 2)
         scope: dict[str, Any] = {"num_epochs": 1}
         exec(
-            OF_ICEBERG.replace("        ...\n", "        found.extend(batch['id'].tolist())\n"),
+            ICEBERG.replace("        ...\n", "        found.extend(batch['id'].tolist())\n"),
             {**scope, "found": found},
         )
     assert sorted(found) == [row for row in range(400) if row % 10 >= 5]
