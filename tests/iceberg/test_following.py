@@ -28,7 +28,7 @@ from torch_dataloader_utils.errors import (
     SnapshotError,
     StaleIteratorError,
 )
-from torch_dataloader_utils.loader.following import may_pass
+from torch_dataloader_utils.following.waiting import may_pass
 
 NO_WAIT = {"follow": Follow(wait=0)}
 
