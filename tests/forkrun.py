@@ -53,9 +53,8 @@ def run_rank(rank: int, num_ranks: int, port: str, script: str, arguments: list[
     os.environ.update(GROUP_RANK="0", GROUP_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_RUN_ID="forked")
     sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).parent.resolve())
+    sys.path[:1] = [str(Path(script).parent.resolve()), str(Path(__file__).parents[1])]
     runpy.run_path(script, run_name="__main__")
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from tests.gloo import end_before_them
 
     end_before_them()

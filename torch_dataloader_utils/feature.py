@@ -59,6 +59,27 @@ class Feature:
         """
         return None
 
+    def appended(
+        self,
+        read: SnapshotCursor | None,
+        newest: Callable[[], SnapshotCursor],
+        source_at: Callable[[SnapshotCursor], Source],
+        ending: Callable[[], bool],
+        num_ranks: int,
+        options: Options,
+    ) -> Source | None:
+        """What the next epoch reads of a table; None: the same as before.
+
+        Args:
+            read: the position up to which the rows of the table's history were read; None if some were not.
+            newest: looks up the table's newest position.
+            source_at: opens the rows at a position.
+            ending: whether a wait is to be ended.
+            num_ranks: how many ranks begin the epoch.
+            options: of the loader.
+        """
+        return None
+
     def manifest(self, manifest: FileManifest, options: Options) -> FileManifest:
         """The manifest with only the files, segments or rows that it chooses before they are read."""
         return manifest
@@ -208,6 +229,10 @@ class Features(Feature):
     def older_rows(self, *args: Any) -> OlderRows | None:
         """See `Feature`."""
         return _first(feature.older_rows(*args) for feature in self.each)
+
+    def appended(self, *args: Any) -> Source | None:
+        """See `Feature`."""
+        return _first(feature.appended(*args) for feature in self.each)
 
     def manifest(self, manifest: FileManifest, options: Options) -> FileManifest:
         """See `Feature`."""

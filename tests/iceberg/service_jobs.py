@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 import torch.distributed as dist
 from pyiceberg.catalog import load_catalog
 
-from torch_dataloader_utils import DataLoaderUtilsError, Follow, IcebergDataset
+from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset
 
 
 def epochs(config: Mapping[str, str], out: Path) -> dict[str, Any]:
@@ -74,63 +73,6 @@ def advance(config: Mapping[str, str], out: Path) -> dict[str, Any]:
     except DataLoaderUtilsError as error:
         return {"epochs": found, "error": type(error).__name__}
     return {"epochs": found, "error": None}
-
-
-def follow(config: Mapping[str, str], out: Path) -> dict[str, Any]:
-    """Passes that follow a table to which rank 1 appends: before the second and third, and while the fourth waits."""
-    loader, _ = IcebergDataset.create_dataloader(
-        "ns.t", catalog_config=config, batch_size=8, even="pad", follow=Follow(0.2)
-    )
-    table = load_catalog(**config).load_table("ns.t")
-    found = []
-    for appends, seconds in ((0, 0), (1, 0), (2, 0), (1, 0.5)):
-        dist.barrier()
-        if dist.get_rank() == 1:
-            time.sleep(seconds)
-            for _ in range(appends):
-                size = table.scan().to_arrow().num_rows
-                table.append(pa.table({"id": range(size, size + 10), "x": [0] * 10}))
-        if not seconds:
-            dist.barrier()
-        batches = list(loader)
-        real = [row for batch in batches for row in batch["id"][batch["valid"]].tolist()]
-        found.append({"ids": real, "steps": len(batches)})
-    return {"epochs": found}
-
-
-def follow_evenly(config: Mapping[str, str], out: Path) -> dict[str, Any]:
-    """Passes of padded steps that follow tables to which rank 0 appends, each resumed half-way by a new loader."""
-    catalog, rank = load_catalog(**config), dist.get_rank()
-    found = []
-    for number, workers, replay in ((0, 0, 0.0), (1, 2, 0.0), (2, 2, 0.5)):
-        name, first, passes = f"ns.evenly_{number}", 0, []
-        if rank == 0:
-            catalog.create_table(name, schema=pa.schema([("id", pa.int64())]))
-        dist.barrier()
-        state = None
-        for appended in (0, 40, 0, 1, 5, 0, 30):
-            if rank == 0 and appended:
-                catalog.load_table(name).append(pa.table({"id": range(first, first + appended)}))
-            first += appended
-            dist.barrier()
-            batches: list[Any] = []
-            for most in (2, None):
-                loader, dataset = IcebergDataset.create_dataloader(
-                    name, catalog_config=config, batch_size=4, even="pad", follow=Follow(wait=0, replay=replay),
-                    num_workers=workers, shuffle=True
-                )  # fmt: skip
-                if state is not None:
-                    loader.load_state_dict(state)
-                batches += islice(loader, most)
-                state = loader.state_dict()
-                if len(batches) < 2:
-                    break
-                if appended == 30 and most:
-                    (out / f"{number}.state").write_text(json.dumps(state))
-                dataset.close()
-            passes.append([batch["id"][batch["valid"]].tolist() for batch in batches])
-        found.append(passes)
-    return {"tables": found}
 
 
 def main(scenarios: Mapping[str, Any]) -> None:

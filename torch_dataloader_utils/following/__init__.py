@@ -1,1 +1,1 @@
-"""What is appended to a table: which older rows are read beside it."""
+"""What is appended to a table: the wait for it, and which older rows are read beside it."""

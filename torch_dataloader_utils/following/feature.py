@@ -1,4 +1,4 @@
-"""Appended rows of a table as a feature: older ones are read beside them."""
+"""Appended rows of a table as a feature: passes wait for them, and older ones are read beside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.following.replay import Replay, drawn
+from torch_dataloader_utils.following.waiting import appended_since, check_group
 from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.options import Appended, Follow, Options
+from torch_dataloader_utils.sources.agreement import sharers_of
+from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.sources.tables import SnapshotCursor
 
 if TYPE_CHECKING:
@@ -34,6 +37,29 @@ class Following(Feature):
             return None
         key = name_hash(self.how.seed, str(cursor.start), str(cursor.end))
         return drawn(float(self.how.replay), files, older() if files else (), key)
+
+    def appended(
+        self,
+        read: SnapshotCursor | None,
+        newest: Callable[[], SnapshotCursor],
+        source_at: Callable[[SnapshotCursor], Source],
+        ending: Callable[[], bool],
+        num_ranks: int,
+        options: Options,
+    ) -> Source | None:
+        """With `follow`, what was appended since all rows were read, as soon as there is any (see `Feature`).
+
+        Raises:
+            ShardingError: several ranks have no process group, in which they would agree on it.
+            StaleIteratorError: the wait was ended.
+        """
+        if not isinstance(self.how, Follow):
+            return None
+        sharers = sharers_of(options)
+        check_group(num_ranks, sharers)
+        if read is None:
+            return None
+        return appended_since(read, newest, source_at, self.how, sharers, options.worker.timeout, ending)
 
 
 def following(options: Options) -> Following | None:

@@ -16,7 +16,6 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
-from torch_dataloader_utils.loader.following import Patience, appended_since, check_group
 from torch_dataloader_utils.options import Delta, Iceberg, Options
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.scan import ScanSpec
@@ -177,21 +176,18 @@ class SnapshotDataset(LoaderDataset):
         return self._planned(epoch)
 
     def _followed(self) -> Source | None:
-        follow = self._options.follow.follow
-        if follow is None:
+        if not self._options.follow.follows:
             return None
-        table, source = self._known_table("follow=True"), self._latest.source
-        here, sharers = self._snapshot_of(source).cursor, sharers_of(self._options)
-        check_group(self.world.num_ranks, sharers)
-        if source.files and not self._is_read():
-            return None
+        table, passes = self._known_table("follow=True"), self._latest
+        unread = passes.source.files and not self._is_read()
+        read = None if unread else self._snapshot_of(passes.source).cursor
 
         def newest() -> SnapshotCursor:
             with limited(self._options.worker.timeout):
                 return table.newest(self._options)
 
-        patience, passes = Patience(self._options.worker.timeout), self._latest
-        return appended_since(here, newest, self._source_at, follow, sharers, patience, lambda: passes.ending)
+        ranks, features = self.world.num_ranks, self._options.features
+        return features.appended(read, newest, self._source_at, lambda: passes.ending, ranks, self._options)
 
     def _renew(self) -> None:
         """Called before a pass is read; also sends the latest credentials to worker processes."""

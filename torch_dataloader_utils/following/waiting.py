@@ -77,7 +77,7 @@ def appended_since(
     source_at: Callable[[SnapshotCursor], Source],
     follow: Follow,
     sharers: Sharers,
-    patience: Patience,
+    timeout: float,
     ending: Callable[[], bool],
 ) -> Source:
     """The rows appended after a position in a table's history, as soon as there are any; none if time is over.
@@ -90,12 +90,13 @@ def appended_since(
         source_at: opens the rows at a position.
         follow: how often to look, and for how long.
         sharers: the ranks that share the answer.
-        patience: with errors of `newest`.
+        timeout: seconds for which `newest` may fail; 0 for no limit.
         ending: whether the wait is to be ended.
 
     Raises:
         StaleIteratorError: it was ended.
     """
+    patience = Patience(timeout)
     end = monotonic() + (inf if follow.wait is None else follow.wait)
     waiting = False
 

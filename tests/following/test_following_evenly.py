@@ -26,7 +26,7 @@ def real(batches: list[Any]) -> list[int]:
     return sorted(row for batch in batches for row in batch["id"][batch["valid"]].tolist())
 
 
-# What `follow_evenly` of service_jobs.py appends before its passes.
+# What `follow_evenly` of following_jobs.py appends before its passes.
 APPENDED = (0, 40, 0, 1, 5, 0, 30)
 
 
@@ -96,7 +96,7 @@ def test_counted_rows_that_a_filter_leaves_out(table: Table) -> None:
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_take_equal_steps_through_restarts(catalog: Catalog, tmp_path: Path, ranks: int) -> None:
     config = config_of(tmp_path)
-    script = str(Path(__file__).parent / "service_jobs.py")
+    script = str(Path(__file__).parent / "following_jobs.py")
     arguments = [*forkrun.command(ranks), script, "follow_evenly", json.dumps(config), str(tmp_path)]
     subprocess.run(arguments, check=True, timeout=180)
     jobs = [json.loads((tmp_path / f"{rank}.json").read_text())["tables"] for rank in range(ranks)]

@@ -28,7 +28,7 @@ from torch_dataloader_utils.errors import (
     SnapshotError,
     StaleIteratorError,
 )
-from torch_dataloader_utils.loader.following import may_pass
+from torch_dataloader_utils.following.waiting import may_pass
 
 NO_WAIT = {"follow": Follow(wait=0)}
 
@@ -258,7 +258,7 @@ def test_an_expired_snapshot_is_an_error(table: Table, catalog: Catalog) -> None
 def test_all_ranks_follow_what_rank_0_finds(table: Table, tmp_path: Path) -> None:
     del table
     ranks = 3
-    script = str(Path(__file__).parent / "service_jobs.py")
+    script = str(Path(__file__).parent / "following_jobs.py")
     arguments = [*forkrun.command(ranks), script, "follow", json.dumps(config_of(tmp_path)), str(tmp_path)]
     subprocess.run(arguments, check=True, timeout=180)
     of_each = [json.loads((tmp_path / f"{rank}.json").read_text())["epochs"] for rank in range(ranks)]
