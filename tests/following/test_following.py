@@ -110,7 +110,7 @@ def test_a_waiting_pass_outlives_an_outage_of_the_catalog(
     assert "It is asked again every 0.05 s." in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"wait": 0.3}, {"timeout": 0.3}, {"wait": 0}])
+@pytest.mark.parametrize("options", [{"wait": 0.3}, {"timeout": 2}, {"wait": 0}])  # timeout is also that of a read
 def test_an_outage_longer_than_the_patience_ends_the_pass(
     table: Table, tmp_path: Path, options: dict[str, Any]
 ) -> None:
