@@ -193,7 +193,7 @@ def test_a_line_far_into_a_remote_file_is_told_by_its_byte(tmp_path: Path, monke
     encoding=st.sampled_from(["utf-8", "utf-16-le"]),
 )
 @example(members=[([("a" * 20, "\n")] * 9, 1, 512)], step=7, encoding="utf-8")
-@example(members=[([("a", "\n")], 1, 3_000_000)], step=1000, encoding="utf-8")
+@example(members=[([("a", "\n")], 1, 200_000)], step=1000, encoding="utf-8")  # Python's gzip reads them one by one
 def test_zeros_after_a_gzip_member_are_padding(
     tmp_path_factory: pytest.TempPathFactory, members: list, step: int, encoding: str
 ) -> None:
