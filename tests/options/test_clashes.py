@@ -106,6 +106,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.UNEQUAL: {"sharding": "rotate"},
     clashes.UNEVEN: {**TWO, "batches": "single"},
     clashes.UNKNOWN: {"path": "lines"},
+    clashes.NO_ROW_COUNTS: {"path": "lines"},
     clashes.WEIGHTED: {"class_weights": {"label": {1: 2.5}}},
     clashes.WEIGHTS: {**TWO, "weights": [1, 2]},
     clashes.WINDOWS: {"shuffle": Shuffle(open_splits=2)},

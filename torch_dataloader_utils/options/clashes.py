@@ -218,6 +218,7 @@ COMBINES = Half("", "`combine`", lambda options: options.datasets > 0, "combine"
 PART = Half("", "a part of a combination", lambda options: bool(options.part), lambda options: options.part)
 IN_MEMORY = Half("", "files in the memory of a process, such as `memory://`")
 UNKNOWN = Half("", "rows whose number is known only after reading")
+NO_ROW_COUNTS = Half("", "files that do not record how many rows they have, such as CSV")
 
 # --------------------------------------------------------------------------------------------------------- what to do
 
@@ -603,7 +604,7 @@ LIMIT_UNKNOWN = Clash(
 )
 ROWS_UNKNOWN = Clash(
     halves=(Half("split_rows", "`split_rows`"),),
-    beside=UNKNOWN,
+    beside=NO_ROW_COUNTS,
     why="files are cut by their row counts",
     told="{half}: {why}, but that of {beside} is unknown.",
     ways=[_COUNT, use(split_bytes=Example("bytes", "1MiB"), without=["split_rows"])],
@@ -611,7 +612,7 @@ ROWS_UNKNOWN = Clash(
 )
 SHARDS_UNKNOWN = Clash(
     halves=(CUT_BY_ROWS,),
-    beside=UNKNOWN,
+    beside=NO_ROW_COUNTS,
     why="this sharding cuts rows by number",
     told="The row count of {beside} is unknown, but {why}.",
     ways=[_COUNT, use("assigns whole splits", sharding="interleave")],
