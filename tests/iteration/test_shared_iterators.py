@@ -94,11 +94,13 @@ def test_a_state_that_another_thread_takes_is_one_between_batches(folder: str, l
 
     saver = threading.Thread(target=save)
     saver.start()
-    for _ in loader:
-        time.sleep(1e-4)
+    deadline = time.monotonic() + PATIENCE
+    for steps, _ in enumerate(loader, start=1):
+        while len(states) < steps and time.monotonic() < deadline:  # a busy machine may not let it run for a while
+            time.sleep(1e-4)
     done.set()
     saver.join()
-    assert len(states) > 3
+    assert len(states) >= steps > 3
     again = make(folder, **options)
     for (epoch, steps), state in states.items():
         if epoch == 0:
