@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torch_dataloader_utils.batching.tensors import pinning
+from torch_dataloader_utils.batching.tensors import pinned, pinning
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options.workers import device_name
 
@@ -95,7 +95,7 @@ class CudaTarget:
 
     def send(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the GPU, in memory of the stream of copies, once that has come to it."""
-        return tensor.pin_memory().to(self._device, non_blocking=True)
+        return pinned(tensor).to(self._device, non_blocking=True)
 
     def mark(self) -> Any:
         """An event on the stream of copies."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from torch_dataloader_utils.batching.columns import (
@@ -46,7 +47,16 @@ class TensorForm(ColumnForm):
 
 def pinning(pin_memory: bool) -> Pin:
     """A function that returns a tensor in page-locked memory if that is wanted and possible, else the tensor itself."""
-    return torch.Tensor.pin_memory if pin_memory and _can_pin() else _as_is
+    return pinned if pin_memory and _can_pin() else _as_is
+
+
+def pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor in page-locked memory, which torch keeps and recycles."""
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    # `tensor.pin_memory()` copies with a thread per core, and each waits for those that decode: on 16 cores beside an
+    # H200, 640 MB in columns of 500 KB took 1.1 s instead of 0.6.
+    np.copyto(memory.numpy(), tensor.numpy())
+    return memory
 
 
 def _can_pin() -> bool:
