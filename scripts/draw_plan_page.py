@@ -25,7 +25,6 @@ from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.plan_page.call import target_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of
-from torch_dataloader_utils.planner import Planner
 
 PAGE = ROOT / "docs" / "demo" / "plan.html"
 FOLDER = "examples/flights/data/files"  # of the demo
@@ -53,14 +52,9 @@ def page() -> str:
     with tempfile.TemporaryDirectory() as temporary:
         write_flights(Path(temporary))
         _, dataset = StructuredDataset.create_dataloader(temporary, num_workers=2, num_ranks=4, rank=0, **OPTIONS)
-        data = page_data(
-            "StructuredDataset", passes_of(dataset).source, passes_of(dataset).options, planner_of(dataset), epoch=0
-        )
+        passes = passes_of(dataset)
+        data = page_data("StructuredDataset", passes.source, passes.options, passes.planner, epoch=0)
         return page_of(as_of_the_demo(data, temporary))
-
-
-def planner_of(dataset: StructuredDataset) -> Planner:
-    return Planner(passes_of(dataset).source, passes_of(dataset).options)
 
 
 def as_of_the_demo(data: dict[str, Any], folder: str) -> dict[str, Any]:

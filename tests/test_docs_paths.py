@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_dataloader_utils.feature import Feature
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "torch_dataloader_utils"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -123,3 +125,9 @@ def test_a_page_that_names_what_is_not_there_is_found(page: str, text: str, name
 )
 def test_a_page_of_the_house_names_rooms_and_classes(text: str, names: list[str]) -> None:
     assert missing("design.md", text) == names
+
+
+def test_the_design_page_has_all_that_the_core_asks_a_feature() -> None:
+    table = (ROOT / "docs" / "design.md").read_text().partition("| it asks |")[2].partition("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(name for name in vars(Feature) if not name.startswith("_"))

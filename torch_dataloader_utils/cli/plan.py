@@ -16,7 +16,6 @@ from torch_dataloader_utils.errors import NullValueError
 from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.loader.description import Description, RankShare
 from torch_dataloader_utils.model import split_of, split_pieces
-from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.plan_table import common_folder
@@ -112,7 +111,7 @@ def _opened(data: Data) -> tuple[Any, NullValueError | None]:
 def overview(dataset: Any, epoch: int) -> Overview:
     """The plans of all ranks, summed up; of this rank only if a strategy generates its shards."""
     passes, description = passes_of(dataset), dataset.describe(epoch)
-    source, planner = passes.source, Planner(passes.source, passes.options)
+    source, planner = passes.source, passes.planner
     plan = planner.plan_of_all_ranks()
     plans = [planner.rank_plan(epoch, share.rank) for share in description.ranks]
     return Overview(

@@ -61,7 +61,8 @@ def run(data: Data, output: Output, *, epoch: int, read: bool, id_column: str | 
     data = located(data)
     with output.warnings_of_package():
         _, dataset = data.open(output_format="arrow")
-        checked = checked_plan(passes_of(dataset).source, passes_of(dataset).options, epoch)
+        passes = passes_of(dataset)
+        checked = checked_plan(passes.source, passes.options, epoch)
     arrived = delivered_rows(data, dataset, checked.epochs, id_column, output) if read and checked.ok else None
     ok = checked.ok and (arrived is None or arrived.ok)
     values = {"ok": ok, **asdict(checked)} | ({} if arrived is None else {"read": asdict(arrived)})

@@ -9,6 +9,7 @@ from itertools import islice
 from torch_dataloader_utils.executors.drivers import InlineDriver, PooledDriver
 from torch_dataloader_utils.executors.processes import WorkerPool, start_context
 from torch_dataloader_utils.executors.threads import ThreadDriver
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.options import WorkerOptions
 from torch_dataloader_utils.planning.tasks import parted
@@ -67,8 +68,13 @@ class Workers:
 
     def parts(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """The tasks, in parts where a transform makes very much of one."""
-        row_bytes = self._scan.made_bytes if isinstance(self._scan, ScanSpec) else 0
+        row_bytes = self._row_bytes
         return [part for task in tasks for part in parted(task, row_bytes)] if row_bytes else tasks
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        """Bytes that the transform makes of a row; 0 if unknown. Kept, because each lap of each shard asks."""
+        return self._scan.made_bytes if isinstance(self._scan, ScanSpec) else 0
 
     def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
         """A driver that decodes in the calling thread."""

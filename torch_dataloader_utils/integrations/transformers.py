@@ -260,6 +260,7 @@ class DataPosition(TrainerCallback, ExportableState):  # type: ignore[misc]  # u
             saved = state.stateful_callbacks.get(type(self).__name__)
             if saved:
                 _check_same(saved["attributes"]["saved"], self._position())
+                # Raises an error if it cannot be resumed here.
                 passes_of(_dataset_of(loader.loader)).codec.position(saved["attributes"]["saved"]["loader"])
             updates = -(-len(loader) // self._accumulated)
             loader.resume(state.global_step // updates, state.global_step % updates * self._accumulated)
