@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.planned import OlderRows, PlannedFile
     from torch_dataloader_utils.model import Piece
     from torch_dataloader_utils.options import Options
+    from torch_dataloader_utils.options.clashes import Half
     from torch_dataloader_utils.planning.options import PlanOptions
     from torch_dataloader_utils.planning.parts import DatasetShare
     from torch_dataloader_utils.planning.rest import RemainingRows
@@ -97,7 +98,7 @@ class Feature:
         return schema
 
     def known_counts(
-        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, of_part: bool, counted: bool
+        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
     ) -> RowCounts | None:
         """What its plans count instead of rows, if that is known before reading; None if not, or if they count rows.
 
@@ -106,7 +107,7 @@ class Feature:
             files: the files.
             options: of the loader, or of the combination that the files are a part of.
             name: of the data, for messages.
-            of_part: whether they are a part of a combination.
+            limited: whether only the first rows are read, which no scan of tokens counts.
             counted: whether a scan may count.
 
         Raises:
@@ -146,8 +147,8 @@ class Feature:
         """The rows that an epoch takes of all datasets, if it decides that; None: it does not."""
         return None
 
-    def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
-        """Check that it can mix datasets: of each its label, whether its rows are known, and whether copies are drawn.
+    def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
+        """Check that it can mix datasets: of each its label, whether its rows are known, and why none can count them.
 
         Raises:
             CountsRequiredError: those of one are known only after reading.
@@ -285,7 +286,7 @@ class Features(Feature):
         """See `Feature`."""
         return self._mixing.epoch_rows
 
-    def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+    def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
         """See `Feature`."""
         for feature in self.each:
             feature.check_parts(parts, options)

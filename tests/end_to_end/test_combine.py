@@ -350,7 +350,6 @@ def test_codes_must_mean_the_same(tmp_path: Path) -> None:
         ([Plain(3)], {"weights": [0]}, OptionError, "a positive number for each"),
         ([Plain(3)], {"columns": ["id"]}, OptionError, "columns=.* would define what parts read"),
         ([Plain(3)], {"nulls": "mask"}, OptionError, "nulls=.* would define what parts read"),
-        ([Plain(3)], {"count_rows": True}, OptionError, "count_rows=.* would define what parts read"),
         ([Plain(3)], {"batch_sized": 3}, UnknownOptionError, "did you mean 'batch_size'"),
         ([Plain(0)], {}, EmptyDatasetError, r"dataset 0 \(Plain\) has no samples"),
         ([[(1, 2), (3, 4)]], {}, UnsupportedTypeError, "a sample is tuple: expected a dict"),

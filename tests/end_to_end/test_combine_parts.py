@@ -33,6 +33,7 @@ from torch_dataloader_utils import (
     StructuredDataset,
     StructuredLoader,
     Subsets,
+    Transform,
     UnknownOptionError,
     combine,
     stream,
@@ -187,10 +188,34 @@ def test_a_part_s_own_keyword_wins(folder: Path) -> None:
 
 def test_filters_of_parts_are_counted_for_all_of_them(folder: Path) -> None:
     filters = [("n", "=", 0)]
-    with pytest.raises(CountsRequiredError, match=r"that of dataset 'code' .*Pass count_rows=True for it"):
+    with pytest.raises(CountsRequiredError, match=r"that of dataset 'code' .*Use count_rows=True"):
         combine(paths(folder), filters=filters, **ONE)
     loader = combine(paths(folder), filters=filters, count_rows=True, even="drop", batch_size=2, **ONE)
     assert sorted(ids(loader)) == [*range(0, 61, 5), *range(1000, 1023, 5)]
+
+
+@pytest.mark.parametrize("batches", ["proportional", "splits"])
+def test_rows_of_datasets_that_were_made_before_are_counted(folder: Path, batches: str) -> None:
+    """Each remedy that an error names works, whoever made the parts; what no scan can count has none of these."""
+    options = {"batches": batches, "even": "drop", "batch_size": 2, **ONE}
+    made = [stream(path, filters=[("n", "=", 0)]) for path in paths(folder).values()]
+    with pytest.raises(CountsRequiredError, match="Use count_rows=True") as caught:
+        combine(made, **options)
+    for remedy in caught.value.remedies:
+        changed = remedy.applied(options)
+        if changed["batches"] == batches:
+            assert len(list(combine(made, **changed)))
+    resized = [*made, stream(paths(folder)["code"], transform=Transform(_as_is, rows="any"))]
+    with pytest.raises(CountsRequiredError, match="may change the") as caught:
+        combine(resized, **options, count_rows=True)
+    for remedy in caught.value.remedies:
+        assert "count_rows" not in remedy.given
+        if remedy.given.get("batches") != "splits":
+            assert next(iter(combine(resized, **remedy.applied({**options, "count_rows": True}))))
+
+
+def _as_is(batch: Any) -> Any:
+    return batch
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,7 @@ def test_tokens_of_combined_datasets_are_counted_if_their_rows_were(tmp_path: Pa
     ):
         expected = (sum(lengths) + tokens) // LENGTH
         for parts in ([plain], [combine([plain], batches="splits")]):
-            with pytest.raises(CountsRequiredError, match=r"dataset '?1'? .*count_rows=True for it"):
+            with pytest.raises(CountsRequiredError, match=r"dataset '?1'? .*Use count_rows=True"):
                 combined(*parts, part(name, **options))
             loader = combined(*parts, part(name, count_rows=True, **options))
             steps = len(loader)
@@ -338,7 +338,7 @@ def test_tokens_of_combined_datasets_are_counted_if_their_rows_were(tmp_path: Pa
             assert steps == -(-expected // 3)
         nested = combined(plain, combine([part(name, count_rows=True, **options)], batches="splits"))
         assert sum(len(batch["input_ids"]) for batch in nested) == expected
-    with pytest.raises(CountsRequiredError, match="without limit="):
+    with pytest.raises(CountsRequiredError, match="limit, in rows"):
         combined(plain, part("a.parquet", limit=9, count_rows=True))
 
 
@@ -352,8 +352,16 @@ def test_combined_documents_are_one_stream(data: str, tmp_path: Path) -> None:
     assert len(found) == steps
     assert sum(batch["input_ids"].numel() for batch in found) == (TOKENS + 400) // LENGTH * LENGTH
     filtered = StructuredDataset.create_dataloader(data, fraction=0.5, **options)[1]
-    with pytest.raises(CountsRequiredError, match=r"With count_rows=True for it.* Use pack=Pack\(16\)"):
+    with pytest.raises(CountsRequiredError, match="dataset 0 ") as caught:
         combine([filtered, parts[1]], batches="splits", **packing, **options)
+    for remedy in caught.value.remedies:
+        assert list(combine([filtered, parts[1]], batches="splits", **remedy.applied({**packing, **options})))
+    limited = StructuredDataset.create_dataloader(data, limit=3, **options)[1]
+    given = {**packing, **options, "even": "pad", "count_rows": True}
+    with pytest.raises(CountsRequiredError, match=r"limit, in rows\. Use pack=Pack\(16\) and even='sync'") as caught:
+        combine([limited, parts[1]], batches="splits", **given)
+    (remedy,) = caught.value.remedies
+    assert list(combine([limited, parts[1]], batches="splits", **remedy.applied(given)))
 
 
 @pytest.mark.parametrize("filled", [{"even": "pad"}, {"last_batch": "pad"}, {"steps_per_epoch": 60}], ids=str)

@@ -53,8 +53,9 @@ def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
     given = {**_rotation(list(named.values()), given), **given}
     options, defaults = parse_combination(given, sum(map(_datasets, named.values())))
     options = with_features(options)
-    if defaults and not any(isinstance(part, _ToOpen) for part in named.values()):
-        _refuse(defaults)
+    read = {name: value for name, value in defaults.items() if name != "count_rows"}  # which `combine` does itself, too
+    if read and not any(isinstance(part, _ToOpen) for part in named.values()):
+        _refuse(read)
     _warn_of_unused(named, given)
     parts = dict(zip(named, _sources(named, defaults, options), strict=True))
     source = combined_source(list(parts.values()), list(parts), options)

@@ -22,7 +22,7 @@ _FAMILIES = {
     "data_wait_fraction": _Family("data_wait_ratio", "gauge", "Share of the time of all passes blocked in next."),
     "epoch_s": _Family("epoch_seconds_total", "counter", "Seconds for which a pass was live."),
     "steps": _Family("steps_total", "counter", "Batches delivered."),
-    "rows": _Family("rows_total", "counter", "Rows delivered, including repeats."),
+    "rows": _Family("rows_total", "counter", "Rows delivered, including repeats; batches with batch_tokens."),
     "rows_per_s": _Family("rows_per_second", "gauge", "Rows delivered per second of all passes."),
     "bytes_read": _Family("read_bytes_total", "counter", "Bytes that remote stores sent."),
     "requests": _Family("requests_total", "counter", "Requests to remote stores."),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
 from torch_dataloader_utils.mixing.epochs import (
@@ -21,7 +21,7 @@ from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.options import MixOptions, Options
-from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, by_splits
+from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, RESIZES, WEIGHTED, Half, by_splits
 from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.parts import DatasetShare, part_rows
@@ -58,7 +58,7 @@ class Mixing(Feature):
         """The rows of every epoch."""
         return None if self.mixing is None else rows_of_epoch(self.mixing)
 
-    def check_parts(self, parts: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+    def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
         """Check that the rows of each dataset are known (see `Feature`)."""
         _check_counted(parts, options)
 
@@ -137,24 +137,27 @@ def mixing(options: Options) -> Mixing | None:
     return Mixing() if options.mixes_rows else None
 
 
-def _check_counted(labelled: Sequence[tuple[str, bool, bool]], options: Options) -> None:
+def _check_counted(labelled: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
     """Check that the rows of each dataset are known.
 
     Args:
-        labelled: each dataset's label, whether its rows are known, and whether it has `class_weights`.
+        labelled: each dataset's label, whether its rows are known, and what makes it that none can count them.
         options: of the combination.
 
     Raises:
         CountsRequiredError: those of one are known only after reading.
     """
-    for label, counted, drawn in labelled:
-        if drawn:
+    for label, counted, uncountable in labelled:
+        if uncountable is WEIGHTED:
             raise MIXED_COPIES.between(f"class_weights of {label}", MIXED.named(options), ways=[by_splits(options)])
         if not counted:
+            keeps = "a transform that keeps them is Transform(function)"
+            why = f", because its transform may change their number ({keeps})" if uncountable is RESIZES else ""
+            counts = [] if uncountable is RESIZES else [use("counts once", count_rows=True)]
             raise CountsRequiredError(
                 f"batches={options.mix.batches!r} needs the number of rows of each dataset, but that of {label} is "
-                "known only after reading. Pass count_rows=True for it, or do not mix rows.",
-                remedies=[by_splits(options)],
+                f"known only after reading{why}.",
+                remedies=[*counts, by_splits(options)],
             )
 
 

@@ -246,7 +246,7 @@ def _uncounted(*left_out: str) -> Ways:
 
 def _uncounted_or_followed(options: Options) -> Sequence[Remedy]:
     if not options.follow.follows:
-        return _uncounted()(options)
+        return [*_by_wrap(options), *_uncounted()(options)]
     halves = (half for half in (EVEN_COUNTED, LAST_WRAP, CANONICAL) if half.holds(options))
     return [leave_out(*(half.keyword for half in halves), effect=_JOIN)]
 
@@ -262,16 +262,28 @@ def _followed(name: str) -> Ways:
     return ways
 
 
-def _wrapped(remedy: Remedy) -> Ways:
-    """This, or to pack whole documents, if no option needs the number of sequences."""
+def _by_wrap(options: Options) -> list[Remedy]:
+    """What packs tokens, which can be counted, instead of whole documents, unless another option has no place there."""
+    pack, others = options.pack.pack, (CANONICAL, LIMIT, STRIDED, RESIZES)
+    if pack is None or options.pack.wraps or any(half.holds(options) for half in others):
+        return []
+    given = {name: value for name, value in pack.given().items() if name not in ("long", "pad")}
+    return [use("cuts documents, and counts tokens", pack=type(pack)(**given | {"method": "wrap"}), count_rows=True)]
 
-    def ways(options: Options) -> list[Remedy]:
-        pack = options.pack.pack
-        counted = any(half.holds(options) for half in (EVEN_COUNTED, CANONICAL, COUNT_ROWS, LAST_WRAP))
-        whole = [] if pack is None or counted else [use(pack=pack.replace(method="best_fit"))]
-        return [remedy, *whole]
 
-    return ways
+def whole_documents(options: Options) -> Remedy:
+    """What packs whole documents, without the options that need the number of sequences."""
+    assert options.pack.pack is not None
+    pack, counted = options.pack.pack.replace(method="best_fit"), (EVEN_COUNTED, LAST_WRAP, CANONICAL)
+    names = [half.keyword for half in (*counted, COUNT_ROWS) if half.holds(options)]
+    if not any(half.holds(options) for half in counted):
+        return use("needs no counts", pack=pack, without=names)
+    without = [name for name in names if name != "even"]
+    return use("needs no counts, and all ranks stop with the first", pack=pack, even="sync", without=without)
+
+
+def _or_whole_documents(remedy: Remedy) -> Ways:
+    return lambda options: [remedy, whole_documents(options)]
 
 
 def _fewer(options: Options) -> list[Remedy]:
@@ -336,6 +348,17 @@ UNCOUNTED = (
     (WEIGHTED, "class_weights draws the copies of rows in each epoch"),
     (RESIZES, "transform may change the number of rows"),
 )
+COUNTS_NEEDED = {
+    half: Clash(
+        halves=(EVEN_COUNTED, LAST_WRAP, CANONICAL),
+        beside=half,
+        why=why,
+        told="{half} needs counts before reading, but {why}.",
+        ways=_uncounted_or_followed,
+        error=CountsRequiredError,
+    )
+    for half, why in UNCOUNTED
+}
 PACKED_CLASSES = Clash(
     halves=(WEIGHTED,),
     beside=PACK,
@@ -425,7 +448,7 @@ CLASHES = (
     ),
     PACKED_CLASSES,
     *(
-        Clash(halves=(half,), beside=WRAP, why=why, ways=_wrapped(remedy))
+        Clash(halves=(half,), beside=WRAP, why=why, ways=_or_whole_documents(remedy))
         for half, why, remedy in (
             (STRIDED, "ranks would take single tokens in turn", use(sharding=Strided("batch"))),
             (CANONICAL, "steps are of tokens", leave_out("canonical_ranks")),
@@ -450,17 +473,7 @@ CLASHES = (
         why="batch_tokens is the budget of a batch of one rank",
         ways=[use(sharding=Strided("batch")), leave_out("sharding")],
     ),
-    *(
-        Clash(
-            halves=(EVEN_COUNTED, LAST_WRAP, CANONICAL),
-            beside=half,
-            why=why,
-            told="{half} needs counts before reading, but {why}.",
-            ways=_uncounted_or_followed,
-            error=CountsRequiredError,
-        )
-        for half, why in UNCOUNTED
-    ),
+    *COUNTS_NEEDED.values(),
     Clash(
         halves=(LAST,),
         beside=TOKENS,
@@ -650,6 +663,23 @@ LATER = (
     *(EVEN_UNKNOWN, WRAP_UNKNOWN, CANONICAL_UNKNOWN, LIMIT_UNKNOWN, ROWS_UNKNOWN, SHARDS_UNKNOWN),
     *(FOREIGN_MEMORY, MIXED_SHARDS, MERGED_BY_WEIGHT, MIXED_COPIES),
 )
+
+
+def check_part(options: Options, part: str, uncountable: Half) -> None:
+    """Check that a combination needs no counts, where nothing can count the rows of one of its parts.
+
+    Args:
+        options: of the combination.
+        part: its label.
+        uncountable: why: one of those of `UNCOUNTED`.
+
+    Raises:
+        CountsRequiredError: it does.
+    """
+    clash = COUNTS_NEEDED[uncountable]
+    for half in clash.halves:
+        if half.holds(options):
+            raise clash.between(half.named(options), also=f" ({part})", ways=_uncounted()(options))
 
 
 def uncounted(options: Options) -> str:

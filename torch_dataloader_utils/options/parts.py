@@ -39,8 +39,7 @@ def parse_combination(keywords: Mapping[str, Any], datasets: int) -> tuple[Optio
         OptionError: a value cannot work.
     """
     options = parse_options(keywords, "combine", datasets)
-    shard = replace(options.shard, count_rows=False)
-    whole = replace(options, shard=shard, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions())
+    whole = replace(options, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions())
     return whole, {name: plain_value(value) for name, value in keywords.items() if name in of_parts()}
 
 

@@ -59,7 +59,7 @@ class Packing(Feature):
         return select_columns(schema, columns)
 
     def known_counts(
-        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, of_part: bool, counted: bool
+        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
     ) -> RowCounts | None:
         """None: rows are counted, which are documents; checks that they can be packed.
 
@@ -116,7 +116,7 @@ class Wrap(Packing):
         return self.pack.length
 
     def known_counts(
-        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, of_part: bool, counted: bool
+        self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
     ) -> RowCounts | None:
         """The tokens of each segment as its live rows, if footers have them; checks that they can be packed.
 
@@ -124,10 +124,10 @@ class Wrap(Packing):
             CountsRequiredError: footers do not have them, and they will not be counted.
             ColumnNotFoundError, UnsupportedTypeError, OptionError: as with whole documents.
         """
-        super().known_counts(scan, files, options, name, of_part=of_part, counted=counted)
+        super().known_counts(scan, files, options, name, limited=limited, counted=counted)
         found = tokens_in_footers(scan, files, self.counted_key(scan))
         if found is None and not counted:
-            raise tokens_unknown(self.pack, name, of_part)
+            raise tokens_unknown(options, name, limited=limited)
         return found
 
     def counted_key(self, scan: ScanSpec) -> str:

@@ -53,7 +53,10 @@ class Wrapping:
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        return sequence_report(self.columns, self.length, rows)
+        report = sequence_report(self.columns, self.length, rows)
+        if self.valid_key is not None:  # of tokens, where whole documents have one of sequences
+            report[self.valid_key] = {"kind": "dense", "dtype": "bool", "shape": f"[B, {self.length}]", "arrow": "bool"}
+        return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
         """A reader of tokens, by this reader of documents."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 from torch_dataloader_utils.convert.plan import ColumnPlan
 from torch_dataloader_utils.errors import CountsRequiredError, use
 from torch_dataloader_utils.model import DataFile
-from torch_dataloader_utils.options.packing import Pack
+from torch_dataloader_utils.options import Options
+from torch_dataloader_utils.options.clashes import whole_documents
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
 
@@ -36,21 +37,26 @@ def tokens_in_footers(scan: ScanSpec, files: Sequence[DataFile], key: str) -> Ro
     return RowCounts(live_rows=live)
 
 
-def tokens_unknown(pack: Pack, name: str, combined: bool) -> CountsRequiredError:
+def tokens_unknown(options: Options, name: str, *, limited: bool) -> CountsRequiredError:
     """The error that tokens are not known before reading, and will not be counted.
 
     Args:
-        pack: says how documents are packed.
+        options: of the loader, or of the combination of which the data is a part.
         name: of the data.
-        combined: whether it is a part of a combination.
+        limited: whether it is a part with a limit, of which only the first rows are read.
     """
-    of_part = " With count_rows=True for it, without limit=, combine reads the token lists once."
-    counted = [] if combined else [use("reads the token lists once", count_rows=True)]
+    why = (
+        "it has a limit, in rows"
+        if limited
+        else (
+            "because of a filter, a subset, a transform or deleted rows, or because only Parquet files with statistics "
+            "have it"
+        )
+    )
+    counted = [] if limited else [use("reads the token lists once", count_rows=True)]
     return CountsRequiredError(
-        f"Pack(method='wrap') needs the number of tokens of {name}, which its footers do not say: because of a filter, "
-        "a subset, a transform or deleted rows, or because only Parquet files with statistics have it."
-        f"{of_part if combined else ''}",
-        remedies=[*counted, use("needs no counts", pack=pack.replace(method="best_fit"))],
+        f"Pack(method='wrap') needs the number of tokens of {name}, which its footers do not say: {why}.",
+        remedies=[*counted, whole_documents(options)],
     )
 
 

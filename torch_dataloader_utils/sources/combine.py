@@ -14,7 +14,14 @@ from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import MixOptions, Options, mask_key, progress_of
-from torch_dataloader_utils.options.clashes import MERGED_BY_WEIGHT, MIXED_SHARDS
+from torch_dataloader_utils.options.clashes import (
+    MERGED_BY_WEIGHT,
+    MIXED_SHARDS,
+    RESIZES,
+    WEIGHTED,
+    Half,
+    check_part,
+)
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.weights import WeightTree
 from torch_dataloader_utils.planning.parts import Part
@@ -57,7 +64,7 @@ def flattened(datasets: Sequence[Any], names: Names, options: Options) -> tuple[
         else:
             facts = MemberFacts()
             if isinstance(dataset, Source):
-                facts = MemberFacts(dataset.exact, dataset.subset, dataset.skipped, dataset.counts_rows)
+                facts = MemberFacts(**{item.name: getattr(dataset, item.name) for item in fields(MemberFacts)})
             members.append(facts)
             flat.append(dataset)
     group = Group(tuple(names), tuple(members), options.mix)
@@ -116,6 +123,7 @@ def _datasets(source: Source, group: Group) -> Iterator[Any]:
             skipped=facts.skipped,
             subset=facts.subset,
             counts_rows=facts.counts_rows,
+            limited=facts.limited,
         )
 
 
@@ -139,9 +147,13 @@ class _Member:
         return self.exact and self.splits.uncounted is None
 
     @property
-    def drawn(self) -> bool:
-        """Whether each epoch draws copies of its rows, so that they cannot be counted once."""
-        return isinstance(self.scan, ScanSpec) and self.scan.copies is not None
+    def uncountable(self) -> Half | None:
+        """Why no scan can count its rows; None if one can."""
+        if not isinstance(self.scan, ScanSpec):
+            return None
+        if self.scan.copies is not None:
+            return WEIGHTED
+        return RESIZES if self.scan.transform_rows == "any" else None
 
 
 def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> Source:
@@ -203,8 +215,11 @@ def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_M
         for number, (dataset, label) in enumerate(zip(datasets, labels(names), strict=True))
     ]
     if options.mixes_rows:
-        options.features.check_parts([(member.name, member.counted, member.drawn) for member in members], options)
+        options.features.check_parts([(member.name, member.counted, member.uncountable) for member in members], options)
     else:
+        for member in members:
+            if member.uncountable is not None and not member.counted:
+                check_part(options, member.name, member.uncountable)
         members = _weighted(members, trees[0], options)
     outputs = [_outputs(member.scan) for member in members]
     for member, output in zip(members, outputs, strict=True):
@@ -310,19 +325,21 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
         raise OptionError(f"{label} has {scan.stage.keyword}: pass it to combine, for all datasets.")
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
-    features = options.features
-    counts = features.known_counts(scan, files, options, name, of_part=True, counted=source.counts_rows)
-    if counts is None and (key := features.counted_key(scan)) is not None:
+    features, asked = options.features, options.shard.count_rows or source.counts_rows
+    known = {"limited": source.limited, "counted": asked and not source.limited}
+    counts = features.known_counts(scan, files, options, name, **known)
+    key = features.counted_key(scan)
+    member = _Member(name, files, splits_of(files, options.split), scan, source.exact, Part(name=label))
+    if counts is None and (key is not None or (asked and not member.counted and member.uncountable is None)):
         counts = _counted(scan, files, options, key)
-    if counts is not None:
-        files = features.planned(with_counts(files, counts))
-    return _Member(
-        name, files, splits_of(files, options.split), scan, source.exact or counts is not None, Part(name=label)
-    )
+    if counts is None:
+        return member
+    files = features.planned(with_counts(files, counts))
+    return replace(member, files=files, splits=splits_of(files, options.split), exact=True)
 
 
-def _counted(scan: ScanSpec, files: Sequence[DataFile], options: Options, key: str) -> RowCounts:
-    """What plans count of each segment, the values of lists, from a scan; each rank makes its own."""
+def _counted(scan: ScanSpec, files: Sequence[DataFile], options: Options, key: str | None) -> RowCounts:
+    """What plans count of each segment, rows or the values of lists, from a scan; each rank makes its own."""
     threads = usable_cores() if scan.storage.local else REMOTE_SCANS
     unit = options.features.unit.plural
     over = partial(progress_of(options).over, work=f"counting {unit}", unit=f"{scan.opener.segment_name}s")

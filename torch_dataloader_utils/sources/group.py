@@ -71,13 +71,14 @@ class MemberFacts:
         exact: whether its planned row counts are those delivered.
         subset: which of its rows are chosen; "" for all.
         skipped: its damaged files that are left out.
-        counts_rows: see `Source`.
+        counts_rows, limited: see `Source`.
     """
 
     exact: bool = True
     subset: str = ""
     skipped: tuple[SkippedFile, ...] = ()
     counts_rows: bool = False
+    limited: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ class Source:
         buckets: how batches are cut by length, as text; "" if they are not.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
-        counts_rows: whether a scan may count what a combination needs to know of all its rows.
+        counts_rows: whether a scan may count what a combination needs to know of its rows.
+        limited: whether only the first of its rows are read, which no scan of tokens counts.
         unit: what a planned row is.
     """
 
@@ -94,6 +95,7 @@ class Source:
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
     counts_rows: bool = field(default=False, repr=False, compare=False)
+    limited: bool = field(default=False, repr=False, compare=False)
     unit: Unit = Unit.ROW
 
     @property
@@ -185,7 +187,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         _report_missing(manifest, scan.schema.names, name)
         if scan.copies is not None:
             scan.copies.report(manifest.files, manifest.opener, name)
-        found = features.known_counts(scan, manifest.files, options, name, of_part=False, counted=counts_rows)
+        found = features.known_counts(scan, manifest.files, options, name, limited=False, counted=counts_rows)
         key = features.counted_key(scan)
         _check_nulls(manifest, options, scan.converter)
         count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
@@ -204,7 +206,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     exact = counted or not (splits or options.follow.follows)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
-        subset=options.subset.text, listed=listed, counts_rows=counts_rows and options.subset.limit is None
+        subset=options.subset.text, listed=listed, counts_rows=counts_rows, limited=options.subset.limit is not None
     )  # fmt: skip
     return features.source(source, scan.converter.keys, options)
 
