@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import os
+import runpy
 import shutil
 import statistics
 import subprocess
@@ -84,10 +85,11 @@ def copy_of(revision: str | None, folder: Path) -> Path:
         subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
     kernels = folder / PACKAGE / "kernels"
     if (kernels / "library.py").exists():
-        code = f"import runpy; print(runpy.run_path({str(kernels / 'library.py')!r})['path']())"
-        named = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-        if problem := compiled(kernels / "rows.c", Path(named.stdout.strip())):
-            print(f"{revision or 'this tree'}: {problem}", file=sys.stderr)
+        made = runpy.run_path(str(kernels / "library.py"))
+        of_each = made["paths"]() if "paths" in made else {kernels / "rows.c": made["path"]()}  # older revisions
+        for source, library in of_each.items():
+            if problem := compiled(source, library):
+                print(f"{revision or 'this tree'}: {problem}", file=sys.stderr)
     return folder
 
 

@@ -149,7 +149,7 @@ def test_a_wrong_page_checksum_is_an_error_that_names_file_row_group_and_column(
 
 
 def test_format_options_are_checked() -> None:
-    assert checked_options(FORM, {"page_checksums": False}) == {"page_checksums": False, "engine": "pyarrow"}
+    assert checked_options(FORM, {"page_checksums": False}) == {"page_checksums": False, "engine": "auto"}
     with pytest.raises(OptionError, match="parquet takes page_checksums"):
         checked_options(FORM, {"page_checksum": False})
     with pytest.raises(OptionError, match="expected a bool"):

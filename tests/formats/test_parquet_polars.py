@@ -280,7 +280,7 @@ def test_a_file_replaced_while_open_is_read_as_it_was(tmp_path: Path, by_polars:
 
 def test_the_engine_can_be_chosen(tmp_path: Path, by_polars: list[str]) -> None:
     assert checked_options(FORM, {"engine": "polars"})["engine"] == "polars"
-    with pytest.raises(OptionError, match=r"'engine': 'duckdb'.*: expected one of 'pyarrow', 'polars'"):
+    with pytest.raises(OptionError, match=r"'engine': 'duckdb'.*: expected one of 'auto', 'pyarrow', 'polars'"):
         checked_options(FORM, {"engine": "duckdb"})
     pq.write_table(mixed(), tmp_path / "f")
     assert_same(tmp_path / "f", [([0], ["a"])], engine="pyarrow")

@@ -109,6 +109,17 @@ class Reader(ABC):
             prefetch(self.source, ranges)
         return bool(ranges)
 
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        """Which of these columns one call of `read` decodes best, in order; call again for the rest.
+
+        By default none: the caller decides how many columns it requests at a time.
+
+        Args:
+            columns: names of columns.
+            rows: that are read together.
+        """
+        return ()
+
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
         """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest.
 

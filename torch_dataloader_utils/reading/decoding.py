@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -43,11 +43,18 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool, runs: int =
         yield run
 
 
-def copied_together(reader: FileReader, items: Sequence[pa.Field]) -> tuple[list[list[pa.Field]], list[pa.Field]]:
-    """The columns that the reader decodes best in one call if their values are copied, by call; and the others."""
+def calls_of(
+    together: Callable[[Sequence[str]], Sequence[str]], items: Sequence[pa.Field]
+) -> tuple[list[list[pa.Field]], list[pa.Field]]:
+    """The columns that a reader decodes best in one call, by call; and the others.
+
+    Args:
+        together: of the reader: `together`, or `copied_together`.
+        items: the columns.
+    """
     calls: list[list[pa.Field]] = []
     rest = {item.name: item for item in items}
-    while rest and (names := reader.copied_together(list(rest))):
+    while rest and (names := together(list(rest))):
         calls.append([rest.pop(name) for name in names])
     return calls, list(rest.values())
 

@@ -24,6 +24,10 @@ class FileReader(Protocol):
         """Whether it is known what `read` needs for all columns of these segments: then a remote store is asked now."""
         ...
 
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        """Which of these columns one call of `read` of so many rows decodes best, in order; call again for others."""
+        ...
+
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
         """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest."""
         ...

@@ -16,7 +16,7 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
-from torch_dataloader_utils.reading.decoding import copied_together, decoder_calls, read_columns
+from torch_dataloader_utils.reading.decoding import calls_of, decoder_calls, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
 from torch_dataloader_utils.storage import usable_cores
@@ -177,7 +177,7 @@ class RunReader:
         """The columns of each call that decodes these runs, one run after another, to copy them."""
         rows = sum(segment.rows or 0 for run in runs for segment in self.segments(run))
         first = self._reader(self._files[runs[0].file]) if self.alone and runs else None
-        together, rest = ([], wanted) if first is None else copied_together(first, wanted)
+        together, rest = ([], wanted) if first is None else calls_of(first.copied_together, wanted)
         for items in together:  # in halves, for two threads
             yield from (half for half in (items[::2], items[1::2]) if half)
         yield from decoder_calls(rest, rows, self.alone, len(runs))
@@ -202,7 +202,8 @@ class RunReader:
         stored = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
         read = [item for item in wanted if item.name in stored]
-        together, rest = copied_together(reader, read) if copied and self.alone else ([], read)
+        best = reader.copied_together if copied else partial(reader.together, rows=rows)
+        together, rest = calls_of(best, read) if self.alone else ([], read)
         for items in (*together, *decoder_calls(rest, rows, self.alone)):
             arrays = read_columns(reader, numbers, items, self.alone, copied)
             rows, known = len(arrays[0]), True

@@ -249,6 +249,10 @@ class _LiveReader:
         """One array per column over the remaining rows of these segments."""
         return self._read(segment_numbers, columns, self._inner.read)
 
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        """As the file's own reader decides."""
+        return self._inner.together(columns, rows)
+
     def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
         """As the file's own reader decides."""
         return self._inner.copied_together(columns)

@@ -27,6 +27,7 @@ from torch_dataloader_utils.formats.parquet.guards import (
     has_wide_deltas,
     int96_columns,
 )
+from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
@@ -67,16 +68,31 @@ class ParquetReader(Reader):
         self._fetched: list[int] = []  # the row groups that were prefetched
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
         check_engine(options["engine"])
+        self._pages: PageDecoder | None = None
+        if options["engine"] != "pyarrow" and storage.local and PageDecoder.usable(self.source):
+            self._pages = PageDecoder(self.source, self._metadata, self._file.schema_arrow, options["page_checksums"])
         self._polars: PolarsDecoder | None = None
         if storage.local and usable(options["engine"]):
             verified = options["page_checksums"]
             self._polars = PolarsDecoder(self.path, self.source, self.metadata, self._file.schema_arrow, verified)
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over these row groups, from one decoder call in the calling thread.
+        """One array per column over these row groups, from one decoder call in the calling thread."""
+        arrays = {} if self._pages is None else dict(self._pages.read(segment_numbers, columns))
+        rest = [name for name in columns if name not in arrays]
+        if rest or not columns:
+            arrays |= zip(rest, self._by_pyarrow(segment_numbers, rest), strict=True)
+        return [arrays[name] for name in columns]
 
-        Decoding one column per call is faster than all at once, because its values stay in the CPU cache.
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        """The columns that the package's own decoder decodes.
+
+        Of those that pyarrow decodes, one per call is faster than all at once: its values stay in the CPU cache.
         """
+        return () if self._pages is None else self._pages.together(columns, rows)
+
+    def _by_pyarrow(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        """As `read`, by pyarrow."""
         groups, names = list(segment_numbers), list(columns)
         with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
@@ -181,12 +197,13 @@ class ParquetFormat(Format):
     """The Parquet format; the layout's metadata is a `Footer`.
 
     The option `page_checksums` makes a page with a wrong checksum an error (pages without a checksum are accepted).
-    The option `engine` is the library that decodes columns which are copied afterwards: "pyarrow" or "polars".
+    The option `engine` is what decodes: "auto", the package's own decoder where it can, and pyarrow elsewhere;
+    "pyarrow" alone; or "polars" for columns which are copied afterwards.
     """
 
     name = "parquet"
     segment_name = "row group"
-    options = MappingProxyType({"page_checksums": True, "engine": "pyarrow"})
+    options = MappingProxyType({"page_checksums": True, "engine": "auto"})
     free_options = frozenset({"engine"})
     reader = ParquetReader
 

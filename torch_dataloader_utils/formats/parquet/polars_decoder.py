@@ -23,11 +23,12 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
 from torch_dataloader_utils.formats.parquet.footer import Footer
-from torch_dataloader_utils.formats.sizes import fixed_width, leaf_count
+from torch_dataloader_utils.formats.parquet.pages import flat_leaves
+from torch_dataloader_utils.formats.sizes import fixed_width
 
 logger = logging.getLogger("torch_dataloader_utils")
 
-ENGINES = ("pyarrow", "polars")
+ENGINES = ("auto", "pyarrow", "polars")
 
 # What Polars decodes to the same bits: Arrow type -> how it is stored. See `_same_bits` for timestamps and decimals.
 _STORED = {
@@ -115,7 +116,7 @@ class PolarsDecoder:
         groups = [self._metadata.row_group(number).num_rows for number in range(self._metadata.num_row_groups)]
         self._starts = [0, *accumulate(groups)]
         self._most_rows = max(groups, default=0)
-        self._leaves = _leaf_numbers(schema)
+        self._leaves = flat_leaves(schema)
         self._suited: dict[str, bool] = {}
         self._frame: Any = None
 
@@ -234,17 +235,6 @@ def _same_bits(kind: pa.DataType, stored: str) -> bool:
     if pt.is_decimal128(kind):
         return stored in ("INT32", "INT64", "FIXED_LEN_BYTE_ARRAY")
     return bool(_STORED.get(kind) == stored)
-
-
-def _leaf_numbers(schema: pa.Schema) -> dict[str, int]:
-    """The number of the leaf column of each flat column; without names that occur twice."""
-    numbers, leaf = {}, 0
-    for field in schema:
-        leaves = leaf_count(field.type)
-        if leaves == 1:
-            numbers[field.name] = leaf
-        leaf += leaves
-    return {name: number for name, number in numbers.items() if len(schema.get_all_field_indices(name)) == 1}
 
 
 def _has_checksum(header: bytes) -> bool:

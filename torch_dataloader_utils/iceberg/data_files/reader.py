@@ -110,11 +110,17 @@ class IcebergReader:
         """One array per column over the remaining rows of these segments, in the table's types."""
         return self._read(segment_numbers, columns, self._inner.read)
 
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
         """The columns that are stored as columns of the file which its reader decodes together."""
+        return self._stored(columns, lambda names: self._inner.together(names, rows))
+
+    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
+        """As `together`, of columns that are copied."""
+        return self._stored(columns, self._inner.copied_together)
+
+    def _stored(self, columns: Sequence[str], together: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
         by_source = {self._columns[name].sources: name for name in columns}
-        together = self._inner.copied_together([source[0] for source in by_source if len(source) == 1])
-        return [by_source[(source,)] for source in together]
+        return [by_source[(source,)] for source in together([source[0] for source in by_source if len(source) == 1])]
 
     def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """As `read`; the memory may be read-only."""

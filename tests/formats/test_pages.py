@@ -1,0 +1,338 @@
+"""The package's own decoder of Parquet pages: the same values as pyarrow's, bit for bit, or pyarrow itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_dataloader_utils import stream
+from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.formats.base import Reader
+from torch_dataloader_utils.formats.parquet import pages
+from torch_dataloader_utils.formats.parquet.pages import PageDecoder
+from torch_dataloader_utils.formats.registry import format_named
+from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.model import DataFileInfo
+from torch_dataloader_utils.storage import Storage
+
+pytestmark = pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
+
+FORM = format_named("parquet")
+TAKEN = [
+    *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
+    *(pa.timestamp(unit, zone) for unit in ("ms", "us", "ns") for zone in (None, "UTC", "Europe/Berlin")),
+    *(pa.binary(3), pa.binary(8), pa.binary(21)),
+]
+LEFT = [
+    *(pa.string(), pa.binary(), pa.list_(pa.int32()), pa.list_(pa.float32(), 2), pa.struct({"x": pa.int64()})),
+    *(pa.decimal128(7, 2), pa.dictionary(pa.int32(), pa.string()), pa.duration("us"), pa.null()),
+]
+
+
+@contextmanager
+def opened(path: Path, engine: str = "auto", **more: Any) -> Iterator[Reader]:
+    options = {"engine": engine, **more}
+    info, storage = DataFileInfo(str(path), path.stat().st_size), Storage()
+    layout, schema = FORM.layout(info, storage, options)
+    reader = FORM.open(info, layout, storage, options, schema)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The columns that were decoded here, in order."""
+    return spied(monkeypatch)
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    names: list[str] = []
+    read = PageDecoder.read
+
+    def noted(self: PageDecoder, groups: Any, columns: Any) -> Any:
+        arrays = read(self, groups, columns)
+        names.extend(arrays)
+        return arrays
+
+    monkeypatch.setattr(PageDecoder, "read", noted)
+    return names
+
+
+def bits(column: pa.ChunkedArray) -> tuple[pa.DataType, list[Any]]:
+    """Type and values, bit for bit."""
+    column.validate(full=True)
+    kind = column.type
+    if not pa.types.is_primitive(kind) or pa.types.is_boolean(kind):
+        return kind, column.to_pylist()
+    words = column.combine_chunks().view(pa.binary(kind.bit_width // 8) if kind.bit_width != 64 else pa.int64())
+    return kind, words.to_pylist()
+
+
+def assert_same(path: Path, calls: Sequence[tuple[list[int], list[str]]], **options: Any) -> None:
+    with opened(path, **options) as one, opened(path, "pyarrow", **options) as other:
+        for groups, names in calls:
+            ours, theirs = one.read(groups, names), other.read(groups, names)
+            assert [bits(column) for column in ours] == [bits(column) for column in theirs]
+            assert [column.null_count for column in ours] == [column.null_count for column in theirs]
+
+
+def values_of(kind: pa.DataType, rows: int, seed: int, nulls: float) -> pa.Array:
+    """Random bits of the type: floats with NaN payloads, infinities and -0.0, and the ends of integers' ranges."""
+    rng = np.random.default_rng(seed)
+    width = 1 if kind == pa.bool_() else kind.bit_width // 8
+    pool = rng.bytes(width * max(1, (3, 300, rows)[seed % 3]))
+    pool += b"\0" * width + b"\xff" * width + b"\0" * (width - 1) + b"\x80"
+    words = np.frombuffer(pool, np.uint8).reshape(-1, width)
+    raw = words[rng.integers(0, len(words), rows)].tobytes()
+    found = pa.py_buffer(raw)
+    if kind == pa.bool_():
+        return pa.array(rng.random(rows) < rng.random(), mask=rng.random(rows) < nulls)
+    if kind in (pa.time32("ms"), pa.time64("us"), pa.time64("ns")):
+        found = pa.py_buffer((np.frombuffer(raw, f"i{width}") % 86_400_000).tobytes())
+    valid = np.packbits(rng.random(rows) >= nulls, bitorder="little").tobytes()
+    return pa.Array.from_buffers(kind, rows, [pa.py_buffer(valid) if nulls else None, found])
+
+
+WRITTEN = st.fixed_dictionaries(
+    {
+        "compression": st.sampled_from(["none", "snappy", "gzip", "zstd", "lz4"]),
+        "use_dictionary": st.booleans(),
+        "dictionary_pagesize_limit": st.sampled_from([200, 1 << 20]),
+        "data_page_version": st.sampled_from(["1.0", "2.0"]),
+        "data_page_size": st.sampled_from([64, 3000, 1 << 20]),
+        "write_page_checksum": st.booleans(),
+        "store_schema": st.booleans(),
+    }
+)
+
+
+@given(
+    kinds=st.lists(st.sampled_from(TAKEN), min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+    nulls=st.sampled_from([0, 0.02, 0.5, 0.98, 1]),
+    rows=st.sampled_from([1, 7, 8, 9, 255, 256, 1023, 1025, 3000]),
+    groups=st.integers(1, 3),
+    required=st.booleans(),
+    written=WRITTEN,
+)
+@settings(max_examples=60)
+def test_values_are_those_of_pyarrow(
+    tmp_path_factory: pytest.TempPathFactory,
+    kinds: list[pa.DataType],
+    seed: int,
+    nulls: float,
+    rows: int,
+    groups: int,
+    required: bool,
+    written: dict[str, Any],
+) -> None:
+    columns = [values_of(kind, rows, seed + number, nulls) for number, kind in enumerate(kinds)]
+    fields = [pa.field(f"c{n}", kind, nullable=bool(nulls) or not required) for n, kind in enumerate(kinds)]
+    path = tmp_path_factory.mktemp("pages") / "f.parquet"
+    pq.write_table(pa.table(columns, schema=pa.schema(fields)), path, row_group_size=-(-rows // groups), **written)
+    names, numbers = [field.name for field in fields], list(range(pq.ParquetFile(path).num_row_groups))
+    with pytest.MonkeyPatch.context() as patch:
+        found = spied(patch)
+        assert_same(path, [(numbers, names), ([numbers[-1]], names[::-1])])
+        suited = {"none", "snappy"} | ({"zstd"} if pages._zstd() is not None else set())
+        if written["compression"] in suited and written["use_dictionary"] is False:
+            assert found == [*names, *names[::-1]]
+
+
+def test_what_is_stored_in_another_way_is_left_to_pyarrow(tmp_path: Path, decoded: list[str]) -> None:
+    rng = np.random.default_rng(1)
+    columns: dict[str, Any] = {f"left {n}": pa.array([None] * 50, kind) for n, kind in enumerate(LEFT)}
+    numbers = pa.array(rng.integers(0, 1000, 50))
+    columns |= {"delta": numbers, "split": pa.array(rng.random(50)), "taken": numbers, "x.y": numbers}
+    table = pa.table({**columns, "x": pa.array([{"y": 1}] * 50)})
+    encodings = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT"}
+    pq.write_table(table, tmp_path / "f", use_dictionary=False, column_encoding=encodings)
+    assert_same(tmp_path / "f", [([0], table.column_names)])
+    assert decoded == ["taken", "x.y"]
+    with opened(tmp_path / "f") as reader:
+        assert reader.together(table.column_names, 50) == ["delta", "split", "taken", "x.y"]
+
+
+def test_one_call_has_so_many_bytes(tmp_path: Path) -> None:
+    table = pa.table({f"c{n}": np.arange(100) for n in range(9)} | {"text": ["x"] * 100})
+    pq.write_table(table, tmp_path / "f")
+    with opened(tmp_path / "f") as reader:
+        names = table.column_names
+        assert reader.together(names, 100) == names[:-1]
+        assert reader.together(names, 1 << 20) == names[:4]
+        assert reader.together(names, 1 << 30) == names[:1]
+        assert reader.together(["text"], 100) == []
+    with opened(tmp_path / "f", "pyarrow") as reader:
+        assert reader.together(names, 100) == ()
+
+
+def test_checksums_are_verified(tmp_path: Path, decoded: list[str]) -> None:
+    table = pa.table({"a": np.arange(4000), "b": np.arange(4000)})
+    pq.write_table(table, tmp_path / "f", use_dictionary=False, compression="none", write_page_checksum=True)
+    content = bytearray((tmp_path / "f").read_bytes())
+    place = content.index((3000).to_bytes(8, "little"))
+    content[place] ^= 1
+    (tmp_path / "f").write_bytes(content)
+    with opened(tmp_path / "f") as reader:
+        with pytest.raises(FileReadError, match="row group 0, column a"):
+            reader.read([0], ["a", "b"])
+        assert decoded == ["b"]
+    with opened(tmp_path / "f", page_checksums=False) as reader:
+        assert reader.read([0], ["a"])[0][3000].as_py() == 3001
+
+
+def outcome(path: Path, engine: str, **options: Any) -> Any:
+    """What reading a file gives: the bits of its columns, or an error."""
+    try:
+        with opened(path, engine, **options) as reader:
+            return [bits(column) for column in reader.read([0], list(reader.schema.names))]
+    except (FileReadError, pa.ArrowException, ValueError, OSError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_of_damaged_pages_it_reads_no_other_values_than_pyarrow(tmp_path: Path, codec: str, version: str) -> None:
+    rng = np.random.default_rng(5)
+    rows, path = 700, tmp_path / "f.parquet"
+    columns = {
+        name: pa.array(column, mask=rng.random(rows) < share)
+        for name, column, share in (
+            ("few", rng.integers(0, 9, rows), 0.3),
+            ("many", rng.standard_normal(rows), 0),
+            ("flag", rng.random(rows) < 0.5, 0.1),
+        )
+    }
+    pq.write_table(
+        pa.table(columns),
+        path,
+        compression=codec,
+        data_page_version=version,
+        data_page_size=900,
+        use_dictionary=["few"],
+    )
+    whole = path.read_bytes()
+    end = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    equal = 0
+    for _ in range(400):
+        content = bytearray(whole)
+        for place in rng.integers(4, end, rng.integers(1, 3)):
+            content[place] = rng.integers(0, 256)
+        path.write_bytes(content)
+        ours, theirs = outcome(path, "auto"), outcome(path, "pyarrow")
+        assert ours == theirs
+        equal += isinstance(ours, list)
+    assert 0 < equal < 400
+
+
+def test_a_file_cut_off_meanwhile_is_an_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": np.arange(100_000)}), tmp_path / "f", use_dictionary=False)
+    with opened(tmp_path / "f") as reader:
+        with (tmp_path / "f").open("r+b") as file:
+            file.truncate(5000)
+        with pytest.raises(FileReadError):
+            reader.read([0], ["a"])
+
+
+def test_other_writers(tmp_path: Path, decoded: list[str]) -> None:
+    polars, deltalake = pytest.importorskip("polars"), pytest.importorskip("deltalake")
+    rng = np.random.default_rng(2)
+    table = pa.table(
+        {
+            "id": np.arange(5000),
+            "few": pa.array(rng.integers(0, 7, 5000).astype(np.int32), mask=rng.random(5000) < 0.1),
+            "f": rng.standard_normal(5000).astype(np.float32),
+            "flag": pa.array(rng.random(5000) < 0.5, mask=rng.random(5000) < 0.5),
+            "day": pa.array(rng.integers(0, 9999, 5000).astype(np.int32)).cast(pa.date32()),
+        }
+    )
+    for codec in ("zstd", "snappy", "uncompressed"):
+        polars.from_arrow(table).write_parquet(tmp_path / "f.parquet", compression=codec)
+        assert_same(tmp_path / "f.parquet", [([0], table.column_names)])
+        if codec != "zstd" or pages._zstd() is not None:
+            assert decoded == table.column_names
+        decoded.clear()
+    deltalake.write_deltalake(str(tmp_path / "delta"), table)
+    for path in (tmp_path / "delta").glob("*.parquet"):
+        assert_same(path, [([0], table.column_names)])
+    assert decoded == table.column_names
+
+
+def test_files_of_spark(decoded: list[str]) -> None:
+    folder = Path(__file__).parents[3] / "shared" / "iceberg-tables"
+    paths = [path for path in folder.rglob("*.parquet") if "deletes" not in path.name]
+    if not paths:
+        pytest.skip("their folder is not there")
+    for path in paths:
+        with opened(path) as reader:
+            names = list(reader.schema.names)
+        groups = list(range(pq.ParquetFile(path).num_row_groups))
+        if groups:
+            assert_same(path, [(groups, names)])
+    assert decoded
+
+
+def test_a_loader_without_the_compiled_decoder_delivers_the_same(
+    tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    table = pa.table({"id": np.arange(900), "f": rng.standard_normal(900), "text": [str(n) for n in range(900)]})
+    pq.write_table(table, tmp_path / "f.parquet", row_group_size=100)
+
+    def batches(**options: Any) -> list[Any]:
+        loader = stream(str(tmp_path), batch_size=64, num_ranks=1, rank=0, output_format="numpy", **options)
+        return [{key: list(value) for key, value in batch.items()} for batch in loader]
+
+    expected = (
+        batches(format_options={"engine": "pyarrow"}),
+        batches(format_options={"engine": "pyarrow"}, shuffle=True),
+    )
+    assert not decoded
+    assert (batches(), batches(shuffle=True)) == expected
+    assert {*decoded} == {"id", "f"}
+    monkeypatch.setattr(pages, "pages_library", lambda: None)
+    decoded.clear()
+    assert (batches(), batches(shuffle=True)) == expected
+    assert not decoded
+
+
+def test_memory_between_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread keeps what ordinary chunks need; larger memory is of one call."""
+    monkeypatch.setattr(pages._scratch, "kept", None, raising=False)
+    small = pages._memory(1000)
+    assert pages._memory(500) is small
+    assert pages._memory(2000) is not small
+    kept = pages._memory(2000)
+    assert len(pages._memory(pages._KEPT + 1)) > pages._KEPT
+    assert pages._memory(100) is kept
+
+
+def test_a_footer_that_lies_about_sizes_is_left_to_pyarrow(tmp_path: Path, decoded: list[str]) -> None:
+    pq.write_table(pa.table({"a": np.arange(1000)}), tmp_path / "f", use_dictionary=False)
+    shutil.copy(tmp_path / "f", tmp_path / "g")
+    with opened(tmp_path / "g") as reader:
+        decoder = reader._pages  # type: ignore[attr-defined]
+        chunks = decoder._chunks
+
+        def shorter(*arguments: Any) -> Any:
+            found = chunks(*arguments)
+            decoder._room = 100
+            return found
+
+        decoder._chunks = shorter
+        pages._scratch.kept = None
+        assert len(reader.read([0], ["a"])[0]) == 1000
+    assert not decoded

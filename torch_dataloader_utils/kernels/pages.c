@@ -1,0 +1,742 @@
+/* Decodes column chunks of Parquet files into given memory. Compiled by hatch_build.py, called by pages.py.
+ *
+ * Files come from anywhere, so every length, level, index and offset is checked before it is used. What does not fit, and
+ * every form that is not decoded here, is refused: pyarrow then reads that column, and says what is wrong with it. The
+ * format: https://github.com/apache/parquet-format (README.md, Encodings.md, parquet.thrift).
+ *
+ * A chunk is read and decoded while its bytes are in the processor's cache, in blocks of values that stay in the first
+ * level of it.
+ */
+#if defined(_WIN32) || (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+#define TDU_NO_PAGES /* no pread; the loads below are of little-endian numbers */
+#endif
+#define _XOPEN_SOURCE 600 /* pread, which -std=c99 hides */
+#define _FILE_OFFSET_BITS 64
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* A column chunk to decode, as a row of int64 in pages.py (`_FIELDS`): the same order, the same names. */
+typedef struct {
+    int64_t file;       /* descriptor */
+    int64_t start;      /* of the chunk in the file */
+    int64_t length;     /* bytes of the chunk */
+    int64_t codec;      /* as in the footer: 0 none, 1 snappy, 6 zstd */
+    int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 7 fixed length */
+    int64_t stored;     /* bytes of a value in PLAIN; 0 for booleans */
+    int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number */
+    int64_t optional;   /* whether values may be null */
+    int64_t rows;       /* of the chunk */
+    int64_t values;     /* address of the values, or of the bits of booleans */
+    int64_t valid;      /* address of the bits of values that are not null, if they may be null */
+    int64_t first;      /* the place of the chunk's first row in both */
+    int64_t checked;    /* whether checksums are verified */
+    int64_t nulls;      /* result: the number of nulls */
+    int64_t refused;    /* result: 0, or which of the checks below failed */
+} Chunk;
+
+/* zstd's functions, if its library was found. */
+typedef struct {
+    void *(*create)(void);
+    size_t (*release)(void *context);
+    size_t (*decompress)(void *context, void *out, size_t room, const void *in, size_t size);
+} Zstd;
+
+#ifndef TDU_NO_PAGES
+#include <errno.h>
+#include <unistd.h>
+
+enum { NONE = 0, SNAPPY = 1, ZSTD = 6 };
+enum { BOOLEAN = 0 };
+enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
+enum { DATA = 0, DICTIONARY = 2, DATA_V2 = 3 };
+enum { BLOCK = 1024, LONG_RUN = 256, SLACK = 64, DEEPEST = 32 };
+
+/* Bytes that are left to read. */
+typedef struct {
+    const uint8_t *at, *end;
+} Input;
+
+static size_t left_in(const Input *in) { return (size_t)(in->end - in->at); }
+
+/* ---------------------------------------------------------------------------------------------------- page headers */
+
+/* A page header; what it lacks is ABSENT. */
+typedef struct {
+    int64_t type, size, stored, crc, values, encoding, levels, repeats, rows, nulls, level_bytes, repeat_bytes, compressed;
+} Header;
+
+#define ABSENT INT64_MIN
+
+static int varint(Input *in, uint64_t *value) {
+    uint64_t found = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+        if (in->at == in->end) return 0;
+        uint8_t byte = *in->at++;
+        if (shift == 63 && byte > 1) return 0;
+        found |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) {
+            *value = found;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int number(Input *in, int64_t *value) {
+    uint64_t coded;
+    if (!varint(in, &coded)) return 0;
+    *value = (int64_t)(coded >> 1) ^ -(int64_t)(coded & 1);
+    return 1;
+}
+
+/* Passes a value of the compact protocol; booleans of a field have no bytes, those of a list one. */
+static int pass(Input *in, unsigned kind, int in_list, int depth) {
+    uint64_t count;
+    if (depth > DEEPEST) return 0;
+    switch (kind) {
+    case 1: case 2: /* booleans */
+        if (!in_list) return 1;
+        /* fall through */
+    case 3: /* a byte */
+        if (!left_in(in)) return 0;
+        in->at++;
+        return 1;
+    case 4: case 5: case 6: return varint(in, &count);
+    case 7: /* a double */
+        if (left_in(in) < 8) return 0;
+        in->at += 8;
+        return 1;
+    case 8: /* bytes */
+        if (!varint(in, &count) || count > left_in(in)) return 0;
+        in->at += count;
+        return 1;
+    case 9: case 10: { /* a list or set */
+        if (!left_in(in)) return 0;
+        uint8_t head = *in->at++;
+        count = head >> 4;
+        if (count == 15 && !varint(in, &count)) return 0;
+        if (count > left_in(in)) return 0; /* each item has at least a byte */
+        while (count--)
+            if (!pass(in, head & 15, 1, depth + 1)) return 0;
+        return 1;
+    }
+    case 12: /* a struct */
+        for (;;) {
+            if (!left_in(in)) return 0;
+            uint8_t head = *in->at++;
+            if (!head) return 1;
+            int64_t id;
+            if (!(head >> 4) && !number(in, &id)) return 0;
+            if (!pass(in, head & 15, 0, depth + 1)) return 0;
+        }
+    default: return 0; /* maps do not occur in page headers */
+    }
+}
+
+/* Reads the fields of a struct whose numbers are at most `most` into `fields` (a pointer for each; NULL passes it). */
+static int fields_of(Input *in, int64_t **fields, int most, int depth, int (*inner)(Input *, int, Header *), Header *to) {
+    int64_t id = 0;
+    for (;;) {
+        if (!left_in(in)) return 0;
+        uint8_t head = *in->at++;
+        unsigned kind = head & 15;
+        if (!head) return 1;
+        if (head >> 4) id += head >> 4;
+        else if (!number(in, &id)) return 0;
+        if (id < 0 || id > 32767) return 0;
+        int64_t *field = id <= most ? fields[id] : NULL;
+        if (field && kind >= 3 && kind <= 6) {
+            if (kind == 3) {
+                if (!left_in(in)) return 0;
+                *field = (int8_t)*in->at++;
+            } else if (!number(in, field)) return 0;
+        } else if (field && (kind == 1 || kind == 2)) {
+            *field = kind == 1;
+        } else if (inner && kind == 12 && (id == 5 || id == 7 || id == 8)) {
+            if (!inner(in, (int)id, to)) return 0;
+        } else if (!pass(in, kind, 0, depth)) return 0;
+    }
+}
+
+static int page_kind(Input *in, int id, Header *to) {
+    if (id == 8) {
+        int64_t *v2[] = {NULL, &to->values, &to->nulls, &to->rows, &to->encoding, &to->level_bytes, &to->repeat_bytes, &to->compressed};
+        return fields_of(in, v2, 7, 2, NULL, NULL);
+    }
+    int64_t *v1[] = {NULL, &to->values, &to->encoding, &to->levels, &to->repeats};
+    return fields_of(in, v1, id == 5 ? 4 : 2, 2, NULL, NULL); /* a dictionary has no levels */
+}
+
+static int header_of(Input *in, Header *to) {
+    int64_t *all = &to->type;
+    for (size_t i = 0; i < sizeof *to / sizeof *all; i++) all[i] = ABSENT;
+    to->compressed = 1;
+    int64_t *fields[] = {NULL, &to->type, &to->size, &to->stored, &to->crc};
+    return fields_of(in, fields, 4, 1, page_kind, to);
+}
+
+/* ---------------------------------------------------------------------------------------------------------- checksums */
+
+static uint32_t crc_tables[8][256];
+
+/* To be called once, before any other function. */
+void tdu_prepare(void) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t sum = i;
+        for (int bit = 0; bit < 8; bit++) sum = sum >> 1 ^ (sum & 1 ? 0xedb88320u : 0);
+        crc_tables[0][i] = sum;
+    }
+    for (uint32_t i = 0; i < 256; i++)
+        for (int k = 1; k < 8; k++)
+            crc_tables[k][i] = crc_tables[k - 1][i] >> 8 ^ crc_tables[0][crc_tables[k - 1][i] & 0xff];
+}
+
+static uint32_t crc_of(const uint8_t *in, size_t size) {
+    uint32_t sum = ~0u;
+    for (; size >= 8; size -= 8, in += 8) {
+        uint32_t low, high;
+        memcpy(&low, in, 4);
+        memcpy(&high, in + 4, 4);
+        low ^= sum;
+        sum = crc_tables[7][low & 0xff] ^ crc_tables[6][low >> 8 & 0xff] ^ crc_tables[5][low >> 16 & 0xff] ^
+              crc_tables[4][low >> 24] ^ crc_tables[3][high & 0xff] ^ crc_tables[2][high >> 8 & 0xff] ^
+              crc_tables[1][high >> 16 & 0xff] ^ crc_tables[0][high >> 24];
+    }
+    while (size--) sum = sum >> 8 ^ crc_tables[0][(sum ^ *in++) & 0xff];
+    return ~sum;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- snappy */
+
+/* Decompresses exactly `size` bytes; `out` has SLACK bytes more, which may be overwritten. */
+static int unsnappy(Input in, uint8_t *out, size_t size) {
+    uint64_t declared;
+    uint8_t *at = out, *end = out + size;
+    if (!varint(&in, &declared) || declared != size) return 0;
+    while (left_in(&in)) {
+        uint8_t tag = *in.at++;
+        size_t length, offset;
+        if (!(tag & 3)) { /* bytes as they are */
+            length = tag >> 2;
+            if (length >= 60) {
+                size_t bytes = length - 59;
+                if (left_in(&in) < bytes) return 0;
+                uint32_t more = 0;
+                memcpy(&more, in.at, bytes);
+                in.at += bytes;
+                length = more;
+            }
+            length++;
+            if (length > left_in(&in) || length > (size_t)(end - at)) return 0;
+            if (length <= 16 && left_in(&in) >= 16) memcpy(at, in.at, 16);
+            else memcpy(at, in.at, length);
+            in.at += length;
+            at += length;
+            continue;
+        }
+        if ((tag & 3) == 1) {
+            if (!left_in(&in)) return 0;
+            length = 4 + (tag >> 2 & 7);
+            offset = (size_t)(tag >> 5) << 8 | *in.at++;
+        } else {
+            size_t bytes = (tag & 3) == 2 ? 2 : 4;
+            uint32_t far = 0;
+            if (left_in(&in) < bytes) return 0;
+            memcpy(&far, in.at, bytes);
+            in.at += bytes;
+            length = 1 + (size_t)(tag >> 2);
+            offset = far;
+        }
+        if (!offset || offset > (size_t)(at - out) || length > (size_t)(end - at)) return 0;
+        const uint8_t *from = at - offset;
+        uint8_t *stop = at + length; /* at most 64 bytes */
+        if (offset >= 16) {
+            for (; at < stop; at += 16, from += 16) memcpy(at, from, 16);
+        } else if (offset >= 8) {
+            for (; at < stop; at += 8, from += 8) memcpy(at, from, 8);
+        } else {
+            while (at < stop) *at++ = *from++;
+        }
+        at = stop;
+    }
+    return at == end;
+}
+
+/* ------------------------------------------------------------------------------------------ runs and packed numbers */
+
+/* Numbers of `width` bits, in runs: one number repeated, or packed numbers. */
+typedef struct {
+    Input in;
+    unsigned width;
+    uint64_t repeated, packed; /* numbers left in the run at hand: only one of both is not 0 */
+    uint32_t value;            /* of the repeated */
+    uint32_t held[8];          /* packed numbers that were read together, and which of them is next; 8: none */
+    unsigned next;
+} Runs;
+
+static uint64_t word_at(const uint8_t *at) {
+    uint64_t word;
+    memcpy(&word, at, 8);
+    return word;
+}
+
+#define ONE(i, w) out[i] = (uint32_t)(word_at(in + (i) * (w) / 8) >> ((i) * (w) % 8)) & mask;
+#define WIDTH(w)                                                                                     \
+    case w: {                                                                                        \
+        const uint32_t mask = (uint32_t)((1ull << (w)) - 1);                                         \
+        for (; groups; groups--, in += (w), out += 8) {                                              \
+            ONE(0, w) ONE(1, w) ONE(2, w) ONE(3, w) ONE(4, w) ONE(5, w) ONE(6, w) ONE(7, w)          \
+        }                                                                                            \
+        return;                                                                                      \
+    }
+
+/* Unpacks groups of 8 numbers; reads up to 8 bytes beyond them. */
+static void unpack(const uint8_t *in, unsigned width, uint32_t *restrict out, size_t groups) {
+    switch (width) {
+        WIDTH(1) WIDTH(2) WIDTH(3) WIDTH(4) WIDTH(5) WIDTH(6) WIDTH(7) WIDTH(8)
+        WIDTH(9) WIDTH(10) WIDTH(11) WIDTH(12) WIDTH(13) WIDTH(14) WIDTH(15) WIDTH(16)
+        WIDTH(17) WIDTH(18) WIDTH(19) WIDTH(20) WIDTH(21) WIDTH(22) WIDTH(23) WIDTH(24)
+        WIDTH(25) WIDTH(26) WIDTH(27) WIDTH(28) WIDTH(29) WIDTH(30) WIDTH(31) WIDTH(32)
+    default: memset(out, 0, groups * 32); /* width 0 has no bytes */
+    }
+}
+
+static int runs_in(Runs *runs, const uint8_t *at, const uint8_t *end, unsigned width) {
+    memset(runs, 0, sizeof *runs);
+    runs->in.at = at;
+    runs->in.end = end;
+    runs->width = width;
+    runs->next = 8;
+    return width <= 32;
+}
+
+/* Makes sure that there are numbers in the run at hand. */
+static int begin_run(Runs *runs) {
+    while (!runs->repeated && !runs->packed) {
+        uint64_t head;
+        if (!varint(&runs->in, &head)) return 0;
+        if (head & 1) {
+            /* A last run whose bytes are cut short is left to pyarrow. */
+            if (head >> 1 > UINT32_MAX || (head >> 1) * runs->width > left_in(&runs->in)) return 0;
+            runs->packed = (head >> 1) * 8;
+        } else {
+            size_t bytes = (runs->width + 7) / 8;
+            if (left_in(&runs->in) < bytes) return 0;
+            runs->value = 0;
+            memcpy(&runs->value, runs->in.at, bytes);
+            if (runs->width < 32 && runs->value >> runs->width) return 0;
+            runs->in.at += bytes;
+            runs->repeated = head >> 1;
+        }
+    }
+    return 1;
+}
+
+/* Reads one group of packed numbers, of a run that has one. */
+static int hold_group(Runs *runs) {
+    uint8_t bytes[48] = {0}; /* `unpack` reads beyond the group */
+    if (left_in(&runs->in) < runs->width) return 0;
+    memcpy(bytes, runs->in.at, runs->width);
+    unpack(bytes, runs->width, runs->held, 1);
+    runs->in.at += runs->width;
+    runs->next = 0;
+    return 1;
+}
+
+/* The next `count` numbers. */
+static int numbers(Runs *runs, uint32_t *out, size_t count) {
+    while (count) {
+        if (!begin_run(runs)) return 0;
+        if (runs->repeated) {
+            size_t taken = runs->repeated < count ? (size_t)runs->repeated : count;
+            for (size_t i = 0; i < taken; i++) out[i] = runs->value;
+            runs->repeated -= taken;
+            out += taken;
+            count -= taken;
+            continue;
+        }
+        if (runs->next == 8) {
+            size_t whole = (runs->packed < count ? (size_t)runs->packed : count) / 8;
+            size_t safe = left_in(&runs->in) >= 24 && runs->width ? (left_in(&runs->in) - 24) / runs->width : 0;
+            if (!runs->width) safe = whole;
+            if (safe < whole) whole = safe;
+            if (whole) {
+                unpack(runs->in.at, runs->width, out, whole);
+                runs->in.at += whole * runs->width;
+                runs->packed -= whole * 8;
+                out += whole * 8;
+                count -= whole * 8;
+                continue;
+            }
+            if (!hold_group(runs)) return 0;
+        }
+        while (runs->next < 8 && count && runs->packed) {
+            *out++ = runs->held[runs->next++];
+            runs->packed--;
+            count--;
+        }
+        if (!runs->packed) runs->next = 8;
+    }
+    return 1;
+}
+
+/* --------------------------------------------------------------------------------------------------------------- bits */
+
+/* Sets `count` bits from place `first` on. */
+static void set_bits(uint8_t *bits, size_t first, size_t count) {
+    for (; count && first % 8; first++, count--) bits[first / 8] |= (uint8_t)(1u << first % 8);
+    memset(bits + first / 8, 0xff, count / 8);
+    for (first += count / 8 * 8, count %= 8; count; first++, count--) bits[first / 8] |= (uint8_t)(1u << first % 8);
+}
+
+/* Sets the bits, which are 0, from place `first` on, where `from` is 1, not 0. */
+static void put_bits(uint8_t *bits, size_t first, const uint8_t *from, size_t count) {
+    size_t i = 0;
+    unsigned shift = first % 8;
+    uint8_t *at = bits + first / 8;
+    for (; i + 8 <= count; i += 8, at++) { /* 8 bytes of 0 or 1 to 8 bits, by one multiplication */
+        unsigned byte = (unsigned)((word_at(from + i) * 0x0102040810204080ull) >> 56);
+        at[0] |= (uint8_t)(byte << shift);
+        if (shift) at[1] |= (uint8_t)(byte >> (8 - shift)); /* of a place that is among those to set */
+    }
+    for (; i < count; i++) bits[(first + i) / 8] |= (uint8_t)(from[i] << (first + i) % 8);
+}
+
+/* ------------------------------------------------------------------------------------------------------------- values */
+
+/* What a chunk is decoded with. */
+typedef struct {
+    const Chunk *chunk;
+    const uint8_t *words; /* the dictionary, of values of `width` bytes */
+    uint32_t known;       /* its values */
+    int64_t done;         /* rows that were decoded */
+    int64_t nulls;
+    uint32_t codes[BLOCK];
+    uint64_t spare[BLOCK + 2]; /* values that are not null */
+    uint8_t levels[BLOCK + 8], *dense;
+} State;
+
+/* The values of a page: some are left in `in`, or in `runs`. */
+typedef struct {
+    Input in;
+    Runs runs;
+    unsigned bit; /* of booleans */
+    int by_runs;
+} Values;
+
+static void narrowed(uint8_t *restrict out, const uint8_t *restrict in, size_t count, size_t width) {
+    if (width == 1)
+        for (size_t i = 0; i < count; i++) out[i] = in[4 * i];
+    else
+        for (size_t i = 0; i < count; i++) memcpy(out + 2 * i, in + 4 * i, 2);
+}
+
+#define LOOK_UP(type)                                                                             \
+    {                                                                                             \
+        const type *words = (const type *)state->words;                                           \
+        type *to = (type *)(void *)out;                                                           \
+        for (size_t i = 0; i < part; i++) to[i] = words[codes[i]];                                \
+        break;                                                                                    \
+    }
+
+/* Decodes `count` values, which are not null; booleans to bytes. `out` is aligned to `width`. */
+static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
+    const Chunk *chunk = state->chunk;
+    size_t width = (size_t)chunk->width, stored = (size_t)chunk->stored;
+    if (chunk->type == BOOLEAN && !values->by_runs) {
+        if (count > left_in(&values->in) * 8 - values->bit) return 0;
+        for (size_t i = 0; i < count; i++) {
+            out[i] = *values->in.at >> values->bit & 1;
+            if (++values->bit == 8) values->bit = 0, values->in.at++;
+        }
+        return 1;
+    }
+    if (!values->by_runs) {
+        if (count > left_in(&values->in) / stored) return 0;
+        if (width == stored) memcpy(out, values->in.at, count * width);
+        else narrowed(out, values->in.at, count, width);
+        values->in.at += count * stored;
+        return 1;
+    }
+    const uint32_t *codes = state->codes;
+    while (count) {
+        size_t part = count < BLOCK ? count : BLOCK;
+        if (!numbers(&values->runs, state->codes, part)) return 0;
+        if (chunk->type == BOOLEAN) {
+            for (size_t i = 0; i < part; i++) out[i] = (uint8_t)codes[i];
+        } else {
+            if (!state->known) return 0;
+            if (values->runs.width > 31 || 1u << values->runs.width > state->known) {
+                uint32_t bad = 0, last = state->known - 1; /* below 2^31 */
+                for (size_t i = 0; i < part; i++) bad |= codes[i] | (last - codes[i]);
+                if (bad >> 31) return 0;
+            }
+            switch (width) {
+            case 1: LOOK_UP(uint8_t)
+            case 2: LOOK_UP(uint16_t)
+            case 4: LOOK_UP(uint32_t)
+            case 8: LOOK_UP(uint64_t)
+            default:
+                for (size_t i = 0; i < part; i++) memcpy(out + i * width, state->words + codes[i] * width, width);
+            }
+        }
+        out += part * (chunk->type == BOOLEAN ? 1 : width);
+        count -= part;
+    }
+    return 1;
+}
+
+/* out[i] = dense[k] for the k-th place that is not null, 0 elsewhere; without a branch, which 50 % nulls would double. */
+#define SPREAD(type)                                                                              \
+    {                                                                                             \
+        const type *from = (const type *)(const void *)state->dense;                              \
+        type *to = (type *)(void *)out;                                                           \
+        for (size_t i = 0; i < count; i++) {                                                      \
+            type keep = (type)(0 - (type)valid[i]);                                               \
+            to[i] = from[k] & keep;                                                               \
+            k += valid[i];                                                                        \
+        }                                                                                         \
+        return;                                                                                   \
+    }
+
+static void spread(const State *state, uint8_t *out, size_t count, size_t width) {
+    const uint8_t *valid = state->levels;
+    size_t k = 0;
+    switch (width) {
+    case 1: SPREAD(uint8_t)
+    case 2: SPREAD(uint16_t)
+    case 4: SPREAD(uint32_t)
+    default: SPREAD(uint64_t)
+    }
+}
+
+/* Writes the values of a page's rows from `state->done` on. */
+static int page_rows(State *state, Values *values, Runs *levels, size_t rows) {
+    const Chunk *chunk = state->chunk;
+    int is_bits = chunk->type == BOOLEAN;
+    size_t width = is_bits ? 1 : (size_t)chunk->width;
+    uint8_t bytes[BLOCK + 8];
+    while (rows) {
+        size_t place = (size_t)(chunk->first + state->done), count = rows, present;
+        if (is_bits && count > BLOCK) count = BLOCK;
+        present = count;
+        if (levels) {
+            if (!begin_run(levels)) return 0;
+            if (levels->repeated >= (rows < LONG_RUN ? rows : LONG_RUN)) {
+                if (levels->value > 1) return 0;
+                if (count > levels->repeated) count = (size_t)levels->repeated;
+                levels->repeated -= count;
+                present = levels->value ? count : 0;
+            } else {
+                if (count > BLOCK) count = BLOCK;
+                if (!numbers(levels, state->codes, count)) return 0;
+                present = 0;
+                for (size_t i = 0; i < count; i++) {
+                    state->levels[i] = (uint8_t)state->codes[i];
+                    present += state->codes[i];
+                }
+            }
+        }
+        uint8_t *out = is_bits ? bytes : (uint8_t *)(intptr_t)chunk->values + place * width;
+        if (present == count) {
+            if (!decoded(state, values, out, count)) return 0;
+        } else if (!present) {
+            memset(out, 0, count * width);
+        } else if (width > 8 || (width & (width - 1))) { /* of another width than numbers have: one by one */
+            for (size_t i = 0; i < count; i++)
+                if (!state->levels[i]) memset(out + i * width, 0, width);
+                else if (!decoded(state, values, out + i * width, 1)) return 0;
+        } else {
+            if (!decoded(state, values, state->dense, present)) return 0;
+            memset(state->dense + present * width, 0, 8); /* `spread` reads one more */
+            spread(state, out, count, width);
+        }
+        if (is_bits) put_bits((uint8_t *)(intptr_t)chunk->values, place, bytes, count);
+        if (levels) {
+            uint8_t *valid = (uint8_t *)(intptr_t)chunk->valid;
+            if (present == count) set_bits(valid, place, count);
+            else if (present) put_bits(valid, place, state->levels, count);
+            state->nulls += (int64_t)(count - present);
+        }
+        state->done += (int64_t)count;
+        rows -= count;
+    }
+    return 1;
+}
+
+/* --------------------------------------------------------------------------------------------------------------- chunks */
+
+/* Memory that a call may use; what is taken is at a place of 64 bytes, and may be followed by bytes to write over. */
+typedef struct {
+    uint8_t *at, *end;
+} Room;
+
+#ifdef TDU_FUZZ /* tests/kernels/fuzz_pages.c: memory of the exact size, and pages changed after decompression */
+uint8_t *fuzz_memory(size_t size);
+void fuzz_page(Input *page);
+#else
+#define fuzz_page(page)
+#endif
+
+static uint8_t *taken(Room *room, size_t size, size_t slack) {
+#ifdef TDU_FUZZ
+    if (room->at) return fuzz_memory(size + slack);
+#endif
+    size_t whole = (size + slack + 63) / 64 * 64;
+    if (whole > (size_t)(room->end - room->at)) return NULL;
+    uint8_t *found = room->at;
+    room->at += whole;
+    return found;
+}
+
+static int read_whole(int file, int64_t start, uint8_t *out, size_t size) {
+    while (size) {
+        ssize_t found = pread(file, out, size, (off_t)start);
+        if (found < 0 && errno == EINTR) continue;
+        if (found <= 0) return 0;
+        out += found;
+        start += found;
+        size -= (size_t)found;
+    }
+    return 1;
+}
+
+/* The bytes of a page, decompressed: at the given ones, or in `out`, which has SLACK bytes more. */
+static int plain_bytes(const Chunk *chunk, const Zstd *zstd, void *context, Input *page, uint8_t *out, size_t size) {
+    if (chunk->codec == NONE) {
+        if (left_in(page) != size) return 0;
+    } else {
+        if (chunk->codec == SNAPPY) {
+            if (!unsnappy(*page, out, size)) return 0;
+        } else if (zstd->decompress(context, out, size, page->at, left_in(page)) != size) return 0;
+        page->at = out;
+        page->end = out + size;
+    }
+    fuzz_page(page);
+    return 1;
+}
+
+#define CHECK(number, condition)                                                                  \
+    do {                                                                                          \
+        if (!(condition)) return number;                                                          \
+    } while (0)
+
+/* Decodes the bytes of a chunk; returns 0, or the number of the check that failed. */
+static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd, void *context, State *state) {
+    CHECK(1, chunk->codec == NONE || chunk->codec == SNAPPY || (chunk->codec == ZSTD && context));
+    state->chunk = chunk;
+    state->words = NULL;
+    state->known = 0;
+    state->done = state->nulls = 0;
+    int pages = 0;
+    while (state->done < chunk->rows) {
+        Header head;
+        CHECK(5, left_in(&in));
+        CHECK(6, header_of(&in, &head));
+        CHECK(7, head.stored >= 0 && (uint64_t)head.stored <= left_in(&in) && head.size >= 0 && head.size <= INT32_MAX);
+        Input page = {in.at, in.at + head.stored};
+        in.at += head.stored;
+        if (chunk->checked && head.crc != ABSENT)
+            CHECK(8, crc_of(page.at, left_in(&page)) == (uint32_t)head.crc);
+        size_t size = (size_t)head.size;
+        if (head.type == DICTIONARY) {
+            CHECK(9, !pages && !state->words && chunk->type != BOOLEAN);
+            CHECK(10, head.encoding == PLAIN || head.encoding == PLAIN_DICTIONARY);
+            CHECK(11, head.values >= 0 && head.values < INT32_MAX);
+            size_t known = (size_t)head.values, width = (size_t)chunk->width;
+            uint8_t *out = taken(&room, size, SLACK);
+            CHECK(12, out && plain_bytes(chunk, zstd, context, &page, out, size));
+            CHECK(13, known <= left_in(&page) / (size_t)chunk->stored);
+            uint8_t *words = taken(&room, known * width, 0);
+            CHECK(14, words);
+            if (width == (size_t)chunk->stored) memcpy(words, page.at, known * width);
+            else narrowed(words, page.at, known, width);
+            state->words = words;
+            state->known = (uint32_t)known;
+            continue;
+        }
+        CHECK(15, head.type == DATA || head.type == DATA_V2);
+        CHECK(16, head.values > 0 && head.values <= chunk->rows - state->done);
+        pages++;
+        Room spare = room;
+        Runs levels;
+        memset(&levels, 0, sizeof levels);
+        size_t rows = (size_t)head.values;
+        if (head.type == DATA_V2) {
+            CHECK(17, head.rows == head.values && head.nulls >= 0 && head.level_bytes >= 0 && !head.repeat_bytes);
+            CHECK(18, (uint64_t)head.level_bytes <= left_in(&page) && (uint64_t)head.level_bytes <= size);
+            CHECK(19, chunk->optional ? head.level_bytes > 0 : !head.level_bytes);
+            if (chunk->optional) CHECK(20, runs_in(&levels, page.at, page.at + head.level_bytes, 1));
+            page.at += head.level_bytes;
+            size -= (size_t)head.level_bytes;
+            uint8_t *out = taken(&spare, size, SLACK);
+            CHECK(21, out);
+            if (!head.compressed || !left_in(&page)) {
+                CHECK(22, left_in(&page) == size);
+            } else {
+                CHECK(23, plain_bytes(chunk, zstd, context, &page, out, size));
+            }
+        } else {
+            uint8_t *out = taken(&spare, size, SLACK);
+            CHECK(24, out && plain_bytes(chunk, zstd, context, &page, out, size));
+            CHECK(33, head.levels != ABSENT && head.repeats != ABSENT);
+            if (chunk->optional) {
+                uint32_t length;
+                CHECK(25, head.levels == RLE && left_in(&page) >= 4);
+                memcpy(&length, page.at, 4);
+                page.at += 4;
+                CHECK(26, length <= left_in(&page) && runs_in(&levels, page.at, page.at + length, 1));
+                page.at += length;
+            }
+        }
+        Values values;
+        memset(&values, 0, sizeof values);
+        values.in = page;
+        if (head.encoding == RLE_DICTIONARY || head.encoding == PLAIN_DICTIONARY) {
+            CHECK(27, state->words);
+            unsigned width = left_in(&page) ? *page.at : 0; /* a page of nulls may have no bytes at all */
+            const uint8_t *at = left_in(&page) ? page.at + 1 : page.at;
+            CHECK(28, runs_in(&values.runs, at, page.end, width));
+            values.by_runs = 1;
+        } else if (head.encoding == RLE) {
+            uint32_t length = 0;
+            CHECK(29, chunk->type == BOOLEAN && (left_in(&page) >= 4 || !left_in(&page)));
+            if (left_in(&page)) memcpy(&length, page.at, 4), page.at += 4;
+            CHECK(30, length <= left_in(&page) && runs_in(&values.runs, page.at, page.at + length, 1));
+            values.by_runs = 1;
+        } else CHECK(31, head.encoding == PLAIN);
+        CHECK(32, page_rows(state, &values, chunk->optional ? &levels : NULL, rows));
+    }
+    return 0;
+}
+
+static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
+    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0);
+    uint8_t *bytes = taken(&room, (size_t)chunk->length, 0);
+    CHECK(3, bytes);
+    CHECK(4, read_whole((int)chunk->file, chunk->start, bytes, (size_t)chunk->length));
+    Input in = {bytes, bytes + chunk->length};
+    return chunk_rows(chunk, in, room, zstd, context, state);
+}
+
+/* Decodes chunks one after another.
+ *
+ * room, size: memory for this call alone. zstd: its functions, or NULL.
+ */
+void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd) {
+    State state;
+    state.nulls = 0;
+    state.dense = (uint8_t *)state.spare;
+    void *context = NULL;
+    size_t skip = (64 - (uintptr_t)room % 64) % 64;
+    Room whole = {room + (skip < size ? skip : size), room + size};
+    for (Chunk *chunk = chunks; chunk < chunks + count; chunk++) {
+        if (chunk->codec == ZSTD && zstd && !context) context = zstd->create();
+        chunk->refused = read_chunk(chunk, whole, zstd, context, &state);
+        chunk->nulls = state.nulls;
+    }
+    if (context) zstd->release(context);
+}
+#endif
