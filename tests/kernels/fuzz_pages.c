@@ -37,6 +37,11 @@ static uint8_t *exact(size_t size) {
 
 uint8_t *fuzz_memory(size_t size) { return exact(size); }
 
+static uint8_t *cleared(size_t size) {
+    uint8_t *found = exact(size);
+    return found ? memset(found, 0, size) : NULL;
+}
+
 static void changed(uint8_t *bytes, size_t size) {
     static const uint8_t telling[] = {0, 1, 2, 3, 7, 8, 15, 16, 24, 31, 32, 33, 63, 64, 0x7f, 0x80, 0xfe, 0xff};
     for (uint64_t left = 1 + drawn(3); left && size; left--) {
@@ -94,14 +99,19 @@ int main(int count, char **arguments) {
         if (how & 1) changed(in, length);
         change_pages = how >> 1;
         if (!drawn(16)) chunk.rows += (int64_t)drawn(3) - 1;
-        if (!drawn(16)) chunk.optional ^= 1;
-        size_t rows = (size_t)chunk.rows, room = chunk.width ? rows * (size_t)chunk.width : (rows + 7) / 8;
-        uint8_t *values = exact(room), *valid = exact((rows + 7) / 8);
-        if (!chunk.width) memset(values, 0, room);
-        memset(valid, 0, (rows + 7) / 8);
-        chunk.values = (int64_t)(intptr_t)values;
-        chunk.valid = (int64_t)(intptr_t)valid;
-        memset(state, 0, sizeof *state);
+        if (!drawn(16)) chunk.entries = chunk.entry ? chunk.entries + (int64_t)drawn(3) - 1 : chunk.rows;
+        if (!drawn(32) && !chunk.entry) chunk.most ^= 1;
+        if (!drawn(16) && chunk.fixed) chunk.fixed += (int64_t)drawn(3) - 1;
+        if (!drawn(8)) chunk.room = (int64_t)drawn((uint64_t)chunk.room + 1);
+        if (!chunk.entry) chunk.entries = chunk.rows;
+        size_t rows = (size_t)chunk.rows, entries = (size_t)chunk.entries;
+        size_t size = chunk.type == BYTES ? (size_t)chunk.room : entries * (size_t)chunk.width;
+        if (chunk.type == BOOLEAN) size = (entries + 7) / 8;
+        chunk.values = (int64_t)(intptr_t)cleared(size);
+        chunk.valid = chunk.most > chunk.entry ? (int64_t)(intptr_t)cleared((entries + 7) / 8) : 0;
+        chunk.offsets = chunk.type == BYTES || (chunk.entry && !chunk.fixed) ? (int64_t)(intptr_t)exact(4 * (rows + 1)) : 0;
+        chunk.lists = chunk.entry > 1 ? (int64_t)(intptr_t)cleared((rows + 7) / 8) : 0;
+        memset(state, 0xa5, sizeof *state);
         state->dense = (uint8_t *)state->spare;
         Room any = {in, in};
         Input all = {in, in + length};

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 
+LISTS = pa.list_(pa.field("item", pa.int32(), nullable=False))
 _FORMS = {
     "i32": lambda rng, rows: pa.array(rng.integers(0, 90, rows), pa.int32()),
     "i64": lambda rng, rows: pa.array(rng.integers(0, 2**60, rows), pa.int64()),
@@ -21,6 +22,12 @@ _FORMS = {
     "d": lambda rng, rows: pa.array(rng.standard_normal(rows)),
     "b": lambda rng, rows: pa.array(rng.random(rows) < 0.3),
     "x": lambda rng, rows: pa.array([bytes([row % 3]) * 5 for row in range(rows)], pa.binary(5)),
+    "text": lambda rng, rows: pa.array([f"{row % 9}" * (row % 40) for row in rng.integers(0, 99, rows)]),
+    "tokens": lambda rng, rows: pa.array([list(range(row % 7)) for row in rng.integers(0, 99, rows)], LISTS),
+    "vector": lambda rng, rows: pa.array([[float(row), 1.0] for row in range(rows)], pa.list_(pa.float32(), 2)),
+    "some": lambda rng, rows: pa.array(
+        [[[1, None, 2], None, [], [3]][row % 4] for row in rng.integers(0, 99, rows)], pa.list_(pa.int64())
+    ),
     "w": lambda rng, rows: pa.array([bytes([row % 3]) * 20 for row in range(rows)], pa.binary(20)),
 }
 
@@ -35,10 +42,10 @@ def write_chunks(folder: Path) -> list[Path]:
             form = decoder._form(name)
             assert form is not None
             rows = file.metadata.row_group(0).num_rows
-            numbers = decoder._chunks(0, rows, {name: form})[name]
+            job = decoder._chunks(0, rows, {name: form})[name]
             seed = folder / f"seed-{number}"
-            start, length = numbers[1], numbers[2]
-            seed.write_bytes(np.array(numbers, np.int64).tobytes() + source.read_at(length, start))
+            content = source.read_at(job["length"], job["start"])
+            seed.write_bytes(np.array(job.numbers, np.int64).tobytes() + content)
             seeds.append(seed)
     return seeds
 
@@ -50,12 +57,16 @@ def _columns(folder: Path) -> Iterator[tuple[Path, str]]:
         columns = {name: make(rng, rows) for name, make in _FORMS.items()}
         if nulls:
             columns = {
-                name: pa.array(column.to_pylist(), column.type, mask=rng.random(rows) < nulls)
+                name: column
+                if name in ("vector", "some")
+                else pa.array(column.to_pylist(), column.type, mask=rng.random(rows) < nulls)
                 for name, column in columns.items()
             }
         table = pa.table(columns)
         if not nulls:
-            table = table.cast(pa.schema([field.with_nullable(number % 8 == 0) for field in table.schema]))
+            table = table.cast(
+                pa.schema([field.with_nullable(number % 8 == 0 or field.name == "some") for field in table.schema])
+            )
         path = folder / f"{number}.parquet"
         pq.write_table(
             table,

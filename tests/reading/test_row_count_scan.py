@@ -123,7 +123,7 @@ def test_only_needed_columns_are_read_once(tmp_path: Path, reads: list[Any]) -> 
         nulls={"maybe": "drop", "city": "mask"},
         strings={"city": "codes"},
     )
-    columns = [column for _, _, (column,) in reads]
+    columns = [column for _, _, names in reads for column in names]
     assert sorted(columns) == sorted(["wide", "maybe", "city"] * 3)
     assert len(set(reads)) == len(reads)
 

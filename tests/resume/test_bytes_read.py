@@ -13,6 +13,7 @@ import pytest
 from tests.resume.helpers import make, through_json
 from torch_dataloader_utils import Shuffle
 from torch_dataloader_utils.checkpoint.form import sealed
+from torch_dataloader_utils.formats.parquet import ParquetReader
 
 FILES, GROUPS, ROWS = 20, 4, 5_000
 
@@ -31,21 +32,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The stored bytes of each row group that is decoded, once for each time."""
     found: list[int] = []
-    one, many = pq.ParquetFile.read_row_group, pq.ParquetFile.read_row_groups
+    read = ParquetReader.read
 
-    def noted(self: Any, groups: list[int]) -> None:
-        found.extend(self.metadata.row_group(group).total_byte_size for group in groups)
+    def noted(self: Any, groups: Any, columns: Any) -> Any:
+        found.extend(self.metadata.metadata.row_group(group).total_byte_size for group in groups)
+        return read(self, groups, columns)
 
-    def read_one(self: Any, group: int, *args: Any, **options: Any) -> Any:
-        noted(self, [group])
-        return one(self, group, *args, **options)
-
-    def read_many(self: Any, groups: list[int], *args: Any, **options: Any) -> Any:
-        noted(self, groups)
-        return many(self, groups, *args, **options)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_one)
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_many)
+    monkeypatch.setattr(ParquetReader, "read", noted)
     return found
 
 

@@ -23,16 +23,24 @@ typedef struct {
     int64_t start;      /* of the chunk in the file */
     int64_t length;     /* bytes of the chunk */
     int64_t codec;      /* as in the footer: 0 none, 1 snappy, 6 zstd */
-    int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 7 fixed length */
-    int64_t stored;     /* bytes of a value in PLAIN; 0 for booleans */
+    int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 6 bytes, 7 fixed length */
+    int64_t stored;     /* bytes of a value in PLAIN; 0 for booleans and bytes */
     int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number */
-    int64_t optional;   /* whether values may be null */
+    int64_t most;       /* the greatest definition level: that of a value that is not null */
+    int64_t entry;      /* of lists: the level from which on there is an entry; 0: the column has no lists */
+    int64_t fixed;      /* the entries of each list, if they are as many; else 0 */
     int64_t rows;       /* of the chunk */
-    int64_t values;     /* address of the values, or of the bits of booleans */
-    int64_t valid;      /* address of the bits of values that are not null, if they may be null */
-    int64_t first;      /* the place of the chunk's first row in both */
+    int64_t entries;    /* of the chunk: levels, or rows */
+    int64_t room;       /* of bytes: for how many of them there is room in `values` */
     int64_t checked;    /* whether checksums are verified */
-    int64_t nulls;      /* result: the number of nulls */
+    int64_t values;     /* address of the values, or of the bits of booleans */
+    int64_t valid;      /* address of the bits of values that are not null, if they may be null; they are 0 */
+    int64_t first;      /* the place of the chunk's first value in both */
+    int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
+    int64_t lists;      /* address of the bits of lists that are not null, if they may be null; they are 0 */
+    int64_t nulls;      /* result: the values that are null */
+    int64_t null_lists; /* result: the lists that are null */
+    int64_t found;      /* result: the values, or bytes, of which there may be more than room for */
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
 
@@ -48,7 +56,7 @@ typedef struct {
 #include <unistd.h>
 
 enum { NONE = 0, SNAPPY = 1, ZSTD = 6 };
-enum { BOOLEAN = 0 };
+enum { BOOLEAN = 0, BYTES = 6 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
 enum { DATA = 0, DICTIONARY = 2, DATA_V2 = 3 };
 enum { BLOCK = 1024, LONG_RUN = 256, SLACK = 64, DEEPEST = 32 };
@@ -406,14 +414,25 @@ static void put_bits(uint8_t *bits, size_t first, const uint8_t *from, size_t co
 
 /* ------------------------------------------------------------------------------------------------------------- values */
 
+/* A word of a dictionary of bytes. */
+typedef struct {
+    const uint8_t *at;
+    uint32_t size;
+} Word;
+
 /* What a chunk is decoded with. */
 typedef struct {
     const Chunk *chunk;
-    const uint8_t *words; /* the dictionary, of values of `width` bytes */
-    uint32_t known;       /* its values */
-    int64_t done;         /* rows that were decoded */
-    int64_t nulls;
-    uint32_t codes[BLOCK];
+    const uint8_t *words;   /* the dictionary: values of `width` bytes, or a Word for each */
+    const uint8_t *text;    /* where the bytes of words end */
+    uint32_t known;         /* its values */
+    int64_t read;           /* levels, or rows, that were read */
+    int64_t done;           /* values that were decoded, with nulls */
+    int64_t rows;           /* rows that were begun */
+    int64_t begun;          /* of lists: the first entry of the last row */
+    int64_t bytes;          /* of all values */
+    int64_t nulls, null_lists;
+    uint32_t codes[BLOCK], repeats[BLOCK];
     uint64_t spare[BLOCK + 2]; /* values that are not null */
     uint8_t levels[BLOCK + 8], *dense;
 } State;
@@ -512,21 +531,106 @@ static void spread(const State *state, uint8_t *out, size_t count, size_t width)
     }
 }
 
-/* Writes the values of a page's rows from `state->done` on. */
-static int page_rows(State *state, Values *values, Runs *levels, size_t rows) {
+/* Appends bytes, or only counts them where there is no room: the caller is told how many there are. */
+static int append(State *state, const uint8_t *at, const uint8_t *end, uint32_t size) {
+    const Chunk *chunk = state->chunk;
+    int64_t place = state->bytes;
+    state->bytes += size;
+    if (state->bytes > INT32_MAX) return 0;
+    if (state->bytes <= chunk->room) {
+        uint8_t *out = (uint8_t *)(intptr_t)chunk->values + place;
+        if (size <= 16 && end - at >= 16 && chunk->room - place >= 16) memcpy(out, at, 16);
+        else memcpy(out, at, size);
+    }
+    return 1;
+}
+
+/* Decodes `count` values of bytes, and where each ends. */
+static int texts(State *state, Values *values, int32_t *ends, size_t count) {
+    if (!values->by_runs) {
+        for (size_t i = 0; i < count; i++) {
+            uint32_t size;
+            if (left_in(&values->in) < 4) return 0;
+            memcpy(&size, values->in.at, 4);
+            values->in.at += 4;
+            if (size > left_in(&values->in) || !append(state, values->in.at, values->in.end, size)) return 0;
+            values->in.at += size;
+            ends[i] = (int32_t)state->bytes;
+        }
+        return 1;
+    }
+    const Word *words = (const Word *)(const void *)state->words;
+    while (count) {
+        size_t part = count < BLOCK ? count : BLOCK;
+        if (!numbers(&values->runs, state->codes, part)) return 0;
+        for (size_t i = 0; i < part; i++) {
+            if (state->codes[i] >= state->known) return 0;
+            Word word = words[state->codes[i]];
+            if (!append(state, word.at, state->text, word.size)) return 0;
+            ends[i] = (int32_t)state->bytes;
+        }
+        ends += part;
+        count -= part;
+    }
+    return 1;
+}
+
+/* Writes `count` values, of which `present` are not null: all, none, or those of `state->levels`. */
+static int written(State *state, Values *values, size_t count, size_t present) {
     const Chunk *chunk = state->chunk;
     int is_bits = chunk->type == BOOLEAN;
-    size_t width = is_bits ? 1 : (size_t)chunk->width;
+    size_t width = is_bits ? 1 : (size_t)chunk->width, place = (size_t)(chunk->first + state->done);
     uint8_t bytes[BLOCK + 8];
+    uint8_t *out = is_bits ? bytes : (uint8_t *)(intptr_t)chunk->values + place * width;
+    if (chunk->type == BYTES) {
+        int32_t *ends = (int32_t *)(intptr_t)chunk->offsets + place + 1;
+        if (present == count) {
+            if (!texts(state, values, ends, count)) return 0;
+        } else {
+            for (size_t i = 0; i < count; i++)
+                if (!present || !state->levels[i]) ends[i] = (int32_t)state->bytes;
+                else if (!texts(state, values, ends + i, 1)) return 0;
+        }
+    } else if (present == count) {
+        if (!decoded(state, values, out, count)) return 0;
+    } else if (!present) {
+        memset(out, 0, count * width);
+    } else if (width > 8 || (width & (width - 1))) { /* of another width than numbers have: one by one */
+        for (size_t i = 0; i < count; i++)
+            if (!state->levels[i]) memset(out + i * width, 0, width);
+            else if (!decoded(state, values, out + i * width, 1)) return 0;
+    } else {
+        if (!decoded(state, values, state->dense, present)) return 0;
+        memset(state->dense + present * width, 0, 8); /* `spread` reads one more */
+        spread(state, out, count, width);
+    }
+    if (is_bits) put_bits((uint8_t *)(intptr_t)chunk->values, place, bytes, count);
+    if (chunk->valid) {
+        uint8_t *valid = (uint8_t *)(intptr_t)chunk->valid;
+        if (present == count) set_bits(valid, place, count);
+        else if (present) put_bits(valid, place, state->levels, count);
+    }
+    state->nulls += (int64_t)(count - present);
+    state->done += (int64_t)count;
+    return 1;
+}
+
+/* The greatest number of levels that are all the same, of which so many are left in a page; 0: they are few. */
+static size_t alike(Runs *levels, size_t left) {
+    if (levels->repeated < (left < LONG_RUN ? left : LONG_RUN)) return 0;
+    return left < levels->repeated ? left : (size_t)levels->repeated;
+}
+
+/* Writes the values of a page's rows. */
+static int page_rows(State *state, Values *values, Runs *levels, size_t rows) {
+    int is_bits = state->chunk->type == BOOLEAN;
     while (rows) {
-        size_t place = (size_t)(chunk->first + state->done), count = rows, present;
-        if (is_bits && count > BLOCK) count = BLOCK;
-        present = count;
+        size_t count = is_bits && rows > BLOCK ? BLOCK : rows, present = count;
         if (levels) {
             if (!begin_run(levels)) return 0;
-            if (levels->repeated >= (rows < LONG_RUN ? rows : LONG_RUN)) {
-                if (levels->value > 1) return 0;
-                if (count > levels->repeated) count = (size_t)levels->repeated;
+            size_t same = alike(levels, count);
+            if (same) {
+                count = same;
                 levels->repeated -= count;
                 present = levels->value ? count : 0;
             } else {
@@ -539,29 +643,90 @@ static int page_rows(State *state, Values *values, Runs *levels, size_t rows) {
                 }
             }
         }
-        uint8_t *out = is_bits ? bytes : (uint8_t *)(intptr_t)chunk->values + place * width;
-        if (present == count) {
-            if (!decoded(state, values, out, count)) return 0;
-        } else if (!present) {
-            memset(out, 0, count * width);
-        } else if (width > 8 || (width & (width - 1))) { /* of another width than numbers have: one by one */
-            for (size_t i = 0; i < count; i++)
-                if (!state->levels[i]) memset(out + i * width, 0, width);
-                else if (!decoded(state, values, out + i * width, 1)) return 0;
-        } else {
-            if (!decoded(state, values, state->dense, present)) return 0;
-            memset(state->dense + present * width, 0, 8); /* `spread` reads one more */
-            spread(state, out, count, width);
-        }
-        if (is_bits) put_bits((uint8_t *)(intptr_t)chunk->values, place, bytes, count);
-        if (levels) {
-            uint8_t *valid = (uint8_t *)(intptr_t)chunk->valid;
-            if (present == count) set_bits(valid, place, count);
-            else if (present) put_bits(valid, place, state->levels, count);
-            state->nulls += (int64_t)(count - present);
-        }
-        state->done += (int64_t)count;
+        if (!written(state, values, count, present)) return 0;
         rows -= count;
+    }
+    return 1;
+}
+
+/* Begins a row of lists, whose first entry is this one. */
+static int begin_row(State *state, int64_t entry) {
+    const Chunk *chunk = state->chunk;
+    if (state->rows == chunk->rows) return 0;
+    if (chunk->fixed) {
+        if (state->rows && entry - state->begun != chunk->fixed) return 0;
+        state->begun = entry;
+    } else {
+        ((int32_t *)(intptr_t)chunk->offsets)[state->rows] = (int32_t)entry;
+    }
+    state->rows++;
+    return 1;
+}
+
+/* Begins the rows of `count` entries, each of which is one: only where they begin has to be seen. */
+static int begin_rows(State *state, Runs *repeats, size_t count) {
+    int64_t entry = state->done, end = entry + (int64_t)count, before = state->rows;
+    while (entry < end) {
+        if (!begin_run(repeats)) return 0;
+        if (repeats->repeated) {
+            int64_t part = (int64_t)repeats->repeated < end - entry ? (int64_t)repeats->repeated : end - entry;
+            if (repeats->repeated > INT64_MAX) part = end - entry;
+            repeats->repeated -= (uint64_t)part;
+            if (repeats->value) entry += part;
+            else
+                for (; part; part--, entry++)
+                    if (!begin_row(state, entry)) return 0;
+        } else if (repeats->next == 8 && end - entry >= 8) {
+            if (!left_in(&repeats->in)) return 0;
+            unsigned ones = *repeats->in.at++;
+            repeats->packed -= 8;
+            for (unsigned place = 0; ones != 0xff; ones |= 1u << place) { /* the zeros, from the lowest on */
+                while (ones >> place & 1) place++;
+                if (!begin_row(state, entry + place)) return 0;
+            }
+            entry += 8;
+        } else {
+            uint32_t repeat;
+            if (!numbers(repeats, &repeat, 1)) return 0;
+            if (!repeat && !begin_row(state, entry)) return 0;
+            entry++;
+        }
+        if (!state->rows) return 0; /* the first entry continues no row */
+    }
+    if (state->chunk->lists) set_bits((uint8_t *)(intptr_t)state->chunk->lists, (size_t)before, (size_t)(state->rows - before));
+    return 1;
+}
+
+/* Writes the lists of a page, of which there are so many levels. */
+static int page_lists(State *state, Values *values, Runs *levels, Runs *repeats, size_t left) {
+    const Chunk *chunk = state->chunk;
+    uint8_t *lists = (uint8_t *)(intptr_t)chunk->lists;
+    while (left) {
+        if (!begin_run(levels)) return 0;
+        size_t count = levels->value == chunk->most ? alike(levels, left) : 0, present = count, entries = count;
+        if (count) {
+            levels->repeated -= count;
+            if (!begin_rows(state, repeats, count)) return 0;
+        } else {
+            count = left < BLOCK ? left : BLOCK;
+            if (!numbers(levels, state->codes, count) || !numbers(repeats, state->repeats, count)) return 0;
+            for (size_t i = 0; i < count; i++) {
+                int64_t level = state->codes[i];
+                if (level > chunk->most) return 0;
+                if (!state->repeats[i]) {
+                    if (!begin_row(state, state->done + (int64_t)entries)) return 0;
+                    size_t row = (size_t)(state->rows - 1);
+                    if (level < chunk->entry - 1) state->null_lists++;
+                    else if (lists) lists[row / 8] |= (uint8_t)(1u << row % 8);
+                } else if (!state->rows) return 0; /* the first entry continues no row */
+                if (level >= chunk->entry) {
+                    state->levels[entries++] = level == chunk->most;
+                    present += level == chunk->most;
+                } else if (state->repeats[i]) return 0; /* an empty list has one level */
+            }
+        }
+        if (entries && !written(state, values, entries, present)) return 0;
+        left -= count;
     }
     return 1;
 }
@@ -623,15 +788,41 @@ static int plain_bytes(const Chunk *chunk, const Zstd *zstd, void *context, Inpu
         if (!(condition)) return number;                                                          \
     } while (0)
 
+/* Levels of v1 pages: their length, and runs of numbers below 4. */
+static int levels_of(Input *page, Runs *levels, int64_t encoding, unsigned width) {
+    uint32_t length;
+    if (encoding != RLE || left_in(page) < 4) return 0;
+    memcpy(&length, page->at, 4);
+    page->at += 4;
+    if (length > left_in(page)) return 0;
+    page->at += length;
+    return runs_in(levels, page->at - length, page->at, width);
+}
+
+/* The words of a dictionary page of bytes. */
+static int words_of(Input page, Word *words, size_t known) {
+    for (size_t i = 0; i < known; i++) {
+        if (left_in(&page) < 4) return 0;
+        memcpy(&words[i].size, page.at, 4);
+        page.at += 4;
+        words[i].at = page.at;
+        if (words[i].size > left_in(&page)) return 0;
+        page.at += words[i].size;
+    }
+    return 1;
+}
+
 /* Decodes the bytes of a chunk; returns 0, or the number of the check that failed. */
 static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd, void *context, State *state) {
     CHECK(1, chunk->codec == NONE || chunk->codec == SNAPPY || (chunk->codec == ZSTD && context));
+    uint8_t *dense = state->dense;
+    memset(state, 0, offsetof(State, codes));
     state->chunk = chunk;
-    state->words = NULL;
-    state->known = 0;
-    state->done = state->nulls = 0;
-    int pages = 0;
-    while (state->done < chunk->rows) {
+    state->dense = dense;
+    unsigned width = chunk->most > 1 ? 2 : 1; /* of definition levels */
+    int pages = 0, of_lists = chunk->entry > 0;
+    if (chunk->type == BYTES) *(int32_t *)(intptr_t)chunk->offsets = 0;
+    while (state->read < chunk->entries) {
         Header head;
         CHECK(5, left_in(&in));
         CHECK(6, header_of(&in, &head));
@@ -645,32 +836,38 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             CHECK(9, !pages && !state->words && chunk->type != BOOLEAN);
             CHECK(10, head.encoding == PLAIN || head.encoding == PLAIN_DICTIONARY);
             CHECK(11, head.values >= 0 && head.values < INT32_MAX);
-            size_t known = (size_t)head.values, width = (size_t)chunk->width;
+            size_t known = (size_t)head.values, each = chunk->type == BYTES ? sizeof(Word) : (size_t)chunk->width;
             uint8_t *out = taken(&room, size, SLACK);
             CHECK(12, out && plain_bytes(chunk, zstd, context, &page, out, size));
-            CHECK(13, known <= left_in(&page) / (size_t)chunk->stored);
-            uint8_t *words = taken(&room, known * width, 0);
+            CHECK(13, known <= left_in(&page) / (chunk->type == BYTES ? 4 : (size_t)chunk->stored));
+            uint8_t *words = taken(&room, known * each, 0);
             CHECK(14, words);
-            if (width == (size_t)chunk->stored) memcpy(words, page.at, known * width);
-            else narrowed(words, page.at, known, width);
+            if (chunk->type == BYTES) CHECK(34, words_of(page, (Word *)(void *)words, known));
+            else if (each == (size_t)chunk->stored) memcpy(words, page.at, known * each);
+            else narrowed(words, page.at, known, each);
             state->words = words;
+            state->text = page.end;
             state->known = (uint32_t)known;
             continue;
         }
         CHECK(15, head.type == DATA || head.type == DATA_V2);
-        CHECK(16, head.values > 0 && head.values <= chunk->rows - state->done);
+        CHECK(16, head.values > 0 && head.values <= chunk->entries - state->read);
         pages++;
         Room spare = room;
-        Runs levels;
+        Runs levels, repeats;
         memset(&levels, 0, sizeof levels);
-        size_t rows = (size_t)head.values;
+        memset(&repeats, 0, sizeof repeats);
+        size_t count = (size_t)head.values;
         if (head.type == DATA_V2) {
-            CHECK(17, head.rows == head.values && head.nulls >= 0 && head.level_bytes >= 0 && !head.repeat_bytes);
-            CHECK(18, (uint64_t)head.level_bytes <= left_in(&page) && (uint64_t)head.level_bytes <= size);
-            CHECK(19, chunk->optional ? head.level_bytes > 0 : !head.level_bytes);
-            if (chunk->optional) CHECK(20, runs_in(&levels, page.at, page.at + head.level_bytes, 1));
-            page.at += head.level_bytes;
-            size -= (size_t)head.level_bytes;
+            CHECK(17, head.rows >= 0 && head.nulls >= 0 && head.level_bytes >= 0 && head.repeat_bytes >= 0);
+            CHECK(35, of_lists ? head.repeat_bytes > 0 : !head.repeat_bytes && head.rows == head.values);
+            CHECK(18, head.level_bytes <= INT32_MAX && head.repeat_bytes <= INT32_MAX);
+            size_t both = (size_t)(head.level_bytes + head.repeat_bytes);
+            CHECK(19, both <= left_in(&page) && both <= size && (chunk->most ? head.level_bytes > 0 : !head.level_bytes));
+            const uint8_t *at = page.at + head.repeat_bytes;
+            CHECK(20, runs_in(&repeats, page.at, at, 1) && runs_in(&levels, at, at + head.level_bytes, width));
+            page.at += both;
+            size -= both;
             uint8_t *out = taken(&spare, size, SLACK);
             CHECK(21, out);
             if (!head.compressed || !left_in(&page)) {
@@ -682,23 +879,17 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             uint8_t *out = taken(&spare, size, SLACK);
             CHECK(24, out && plain_bytes(chunk, zstd, context, &page, out, size));
             CHECK(33, head.levels != ABSENT && head.repeats != ABSENT);
-            if (chunk->optional) {
-                uint32_t length;
-                CHECK(25, head.levels == RLE && left_in(&page) >= 4);
-                memcpy(&length, page.at, 4);
-                page.at += 4;
-                CHECK(26, length <= left_in(&page) && runs_in(&levels, page.at, page.at + length, 1));
-                page.at += length;
-            }
+            if (of_lists) CHECK(26, levels_of(&page, &repeats, head.repeats, 1));
+            if (chunk->most) CHECK(25, levels_of(&page, &levels, head.levels, width));
         }
         Values values;
         memset(&values, 0, sizeof values);
         values.in = page;
         if (head.encoding == RLE_DICTIONARY || head.encoding == PLAIN_DICTIONARY) {
             CHECK(27, state->words);
-            unsigned width = left_in(&page) ? *page.at : 0; /* a page of nulls may have no bytes at all */
+            unsigned bits = left_in(&page) ? *page.at : 0; /* a page of nulls may have no bytes at all */
             const uint8_t *at = left_in(&page) ? page.at + 1 : page.at;
-            CHECK(28, runs_in(&values.runs, at, page.end, width));
+            CHECK(28, runs_in(&values.runs, at, page.end, bits));
             values.by_runs = 1;
         } else if (head.encoding == RLE) {
             uint32_t length = 0;
@@ -707,13 +898,21 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             CHECK(30, length <= left_in(&page) && runs_in(&values.runs, page.at, page.at + length, 1));
             values.by_runs = 1;
         } else CHECK(31, head.encoding == PLAIN);
-        CHECK(32, page_rows(state, &values, chunk->optional ? &levels : NULL, rows));
+        if (of_lists) CHECK(36, page_lists(state, &values, &levels, &repeats, count));
+        else CHECK(32, page_rows(state, &values, chunk->most ? &levels : NULL, count));
+        state->read += (int64_t)count;
+    }
+    if (of_lists) {
+        CHECK(37, state->rows == chunk->rows);
+        if (chunk->fixed) CHECK(38, !state->null_lists && state->done - state->begun == (chunk->rows ? chunk->fixed : 0));
+        else CHECK(39, state->done <= INT32_MAX);
+        if (!chunk->fixed) ((int32_t *)(intptr_t)chunk->offsets)[chunk->rows] = (int32_t)state->done;
     }
     return 0;
 }
 
 static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
-    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0);
+    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0);
     uint8_t *bytes = taken(&room, (size_t)chunk->length, 0);
     CHECK(3, bytes);
     CHECK(4, read_whole((int)chunk->file, chunk->start, bytes, (size_t)chunk->length));
@@ -727,7 +926,7 @@ static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *con
  */
 void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd) {
     State state;
-    state.nulls = 0;
+    memset(&state, 0, offsetof(State, codes));
     state.dense = (uint8_t *)state.spare;
     void *context = NULL;
     size_t skip = (64 - (uintptr_t)room % 64) % 64;
@@ -736,6 +935,8 @@ void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Z
         if (chunk->codec == ZSTD && zstd && !context) context = zstd->create();
         chunk->refused = read_chunk(chunk, whole, zstd, context, &state);
         chunk->nulls = state.nulls;
+        chunk->null_lists = state.null_lists;
+        chunk->found = chunk->type == BYTES ? state.bytes : state.done;
     }
     if (context) zstd->release(context);
 }

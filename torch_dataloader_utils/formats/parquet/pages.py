@@ -1,4 +1,4 @@
-"""Decodes flat columns of local files by the package's own decoder (kernels/pages.c), all of a row group in one call.
+"""Decodes columns of local files by the package's own decoder (kernels/pages.c), all of a row group in one call.
 
 pyarrow decodes into fresh memory, a column per call, and each call waits for the GIL beside a busy training loop. Here
 one call decodes all columns, without the GIL, at half of pyarrow's processor time.
@@ -26,15 +26,29 @@ from torch_dataloader_utils.kernels.library import pages_library
 
 # The numbers of a chunk, as the struct of this name in pages.c has them.
 _FIELDS = (
-    *("file", "start", "length", "codec", "type", "stored", "width", "optional", "rows"),
-    *("values", "valid", "first", "checked", "nulls", "refused"),
+    *(
+        "file",
+        "start",
+        "length",
+        "codec",
+        "type",
+        "stored",
+        "width",
+        "most",
+        "entry",
+        "fixed",
+        "rows",
+        "entries",
+        "room",
+    ),
+    *("checked", "values", "valid", "first", "offsets", "lists", "nulls", "null_lists", "found", "refused"),
 )
-_VALUES, _VALID, _FIRST, _, _NULLS, _REFUSED = range(len(_FIELDS) - 6, len(_FIELDS))
+_PLACES = {name: place for place, name in enumerate(_FIELDS)}
 
 # Numbers of parquet.thrift.
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
-_KINDS = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "FIXED_LEN_BYTE_ARRAY": 7}
-_WIDTHS = {"BOOLEAN": 0, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8}
+_KINDS = {"BOOLEAN": 0, "INT32": 1, "INT64": 2, "FLOAT": 4, "DOUBLE": 5, "BYTE_ARRAY": 6, "FIXED_LEN_BYTE_ARRAY": 7}
+_WIDTHS = {"BOOLEAN": 0, "INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 0}
 
 # How values of these Arrow types must be stored for their bits to be those of the type.
 _STORED = {
@@ -44,12 +58,14 @@ _STORED = {
     pa.float16(): "FIXED_LEN_BYTE_ARRAY",
     pa.float32(): "FLOAT",
     pa.float64(): "DOUBLE",
+    **dict.fromkeys((pa.string(), pa.binary()), "BYTE_ARRAY"),
 }
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 _MOST_BYTES = 32 << 20  # decoded bytes of one call: some 10 ms of work, and few enough for every thread to hold them
 _KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a thread keeps between calls
 _MOST_CHUNK = 1 << 30  # bytes of a chunk: of larger ones, pyarrow reads a page at a time
+_WORD = 16  # bytes of an entry of a dictionary of bytes, each of which is stored in at least 4
 _SLACK = 1 << 10  # bytes that a chunk takes of that memory besides its own, because parts of it lie at 64 bytes
 
 _scratch = threading.local()
@@ -61,22 +77,38 @@ class _Form(NamedTuple):
     Attributes:
         leaf: its number among the leaf columns.
         type: the Arrow type.
+        values: that of its values: of a list, of these.
         kind: the number of the physical type.
-        stored: bytes of a stored value; 0 for booleans, which are bits.
+        stored: bytes of a stored value; 0 for booleans, which are bits, and for bytes.
         width: bytes of a value of the type; 0 likewise.
-        optional: whether values may be null.
+        most: the definition level of a value that is not null.
+        entry: of lists: the level from which on there is an entry; else 0.
+        fixed: of lists of one size: the size; else 0.
     """
 
     leaf: int
     type: pa.DataType
+    values: pa.DataType
     kind: int
     stored: int
     width: int
-    optional: bool
+    most: int
+    entry: int
+    fixed: int
 
-    def room(self, rows: int) -> int:
-        """Bytes of the values of so many rows."""
-        return rows * self.width if self.width else -(-rows // 8)
+    @property
+    def is_text(self) -> bool:
+        """Whether values are bytes of any length."""
+        return self.kind == _KINDS["BYTE_ARRAY"]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether values have one width, one for each row."""
+        return not (self.entry or self.is_text)
+
+    def room(self, entries: int) -> int:
+        """Bytes of so many values of fixed width."""
+        return entries * self.width if self.width else -(-entries // 8)
 
 
 class PageDecoder:
@@ -94,6 +126,7 @@ class PageDecoder:
         self._forms: dict[str, _Form | None] = {}
         self._leaves: dict[str, int] | None = None
         self._room = 0  # bytes of memory that the chunks seen so far need
+        self._text_bytes: dict[str, float] = {}  # of columns of bytes: those of a row, of which there were most so far
 
     @staticmethod
     def usable(source: pa.NativeFile) -> bool:
@@ -101,22 +134,26 @@ class PageDecoder:
         return isinstance(source, pa.OSFile) and pages_library() is not None
 
     def together(self, columns: Sequence[str], rows: int) -> list[str]:
-        """The first of these columns that one call decodes best, in order; none if none is suited.
+        """The first of these columns that one call decodes best, those of fixed width first; none if none is suited.
 
         Args:
             columns: names of columns.
             rows: of the row groups that are read together.
         """
+        forms = {name: form for name in columns if (form := self._form(name)) is not None}
         names: list[str] = []
         size = 0
-        for name in columns:
-            form = self._form(name)
-            if form is not None:
-                size += form.room(rows)
-                if names and size > _MOST_BYTES:
-                    break
-                names.append(name)
+        for name in sorted(forms, key=lambda name: not forms[name].is_flat):
+            size += forms[name].room(rows) if forms[name].is_flat else self._stored_bytes(forms[name], rows)
+            if names and size > _MOST_BYTES:
+                break
+            names.append(name)
         return names
+
+    def _stored_bytes(self, form: _Form, rows: int) -> int:
+        """About how many bytes so many rows of strings or lists have, by those of the first row group."""
+        group = self._metadata.row_group(0)
+        return int(group.column(form.leaf).total_uncompressed_size * rows / max(1, group.num_rows))
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
@@ -124,33 +161,24 @@ class PageDecoder:
         counts = [self._metadata.row_group(group).num_rows for group in groups]
         chunks = [self._chunks(group, count, forms) for group, count in zip(groups, counts, strict=True)]
         forms = {name: form for name, form in forms.items() if all(name in chunk for chunk in chunks)}
-        rows = sum(counts)
-        if not forms or not rows:
+        if not forms or not sum(counts):
             return {}
-        table = np.array([chunk[name] for chunk in chunks for name in forms], np.int64)
-        values = [pa.allocate_buffer(form.room(rows)) for form in forms.values()]
-        valid = [pa.allocate_buffer(-(-rows // 8)) if form.optional else None for form in forms.values()]
-        bits = [buffer for buffer, form in zip(values, forms.values(), strict=True) if not form.width]
-        for buffer in (*bits, *valid):
-            if buffer is not None:
-                np.frombuffer(buffer, np.uint8)[:] = 0
-        by_group = table.reshape(len(groups), len(forms), len(_FIELDS))
-        by_group[:, :, _VALUES] = [buffer.address for buffer in values]
-        by_group[:, :, _VALID] = [0 if buffer is None else buffer.address for buffer in valid]
-        by_group[:, :, _FIRST] = (np.cumsum(counts) - counts)[:, None]
-        _decode(table, self._room)
-        nulls: list[int] = by_group[:, :, _NULLS].sum(0).tolist()
-        refused: list[int] = by_group[:, :, _REFUSED].max(0).tolist()
-        return {
-            name: pa.chunked_array(
-                [pa.Array.from_buffers(form.type, rows, [found if number else None, data], number)], form.type
-            )
-            for (name, form), data, found, number, no in zip(forms.items(), values, valid, nulls, refused, strict=True)
-            if not no
+        outputs = {
+            name: (_Flat if form.is_flat else _Lists if form.entry else _Texts)(form, [chunk[name] for chunk in chunks])
+            for name, form in forms.items()
         }
+        for name, output in outputs.items():
+            output.allocate(self._text_bytes.get(name, 0))
+        _decode([job for output in outputs.values() for job in output.jobs], self._room)
+        short = [job for output in outputs.values() for job in output.enlarged()]
+        if short:
+            _decode(short, self._room)
+        for name, output in outputs.items():
+            self._text_bytes[name] = max(self._text_bytes.get(name, 0), output.row_bytes)
+        return {name: output.array() for name, output in outputs.items() if not output.refused}
 
-    def _chunks(self, group: int, rows: int, forms: dict[str, _Form]) -> dict[str, list[int]]:
-        """The numbers of the chunks of these columns in a row group, without those that are stored in another way."""
+    def _chunks(self, group: int, rows: int, forms: dict[str, _Form]) -> dict[str, _Job]:
+        """The chunks of these columns in a row group, without those that are stored in another way."""
         found, row_group, file = {}, self._metadata.row_group(group), self._source.fileno()
         for name, form in forms.items():
             chunk = row_group.column(form.leaf)
@@ -158,14 +186,25 @@ class PageDecoder:
             start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
             if dictionary and dictionary < start:
                 start = dictionary
-            size = chunk.total_uncompressed_size
+            size, entries = chunk.total_uncompressed_size, chunk.num_values
             sizes_fit = 0 < length <= _MOST_CHUNK and 0 <= size <= _MOST_CHUNK
-            if codec is None or chunk.num_values != rows or not sizes_fit:
+            entries_fit = entries == rows if not form.entry else rows <= entries <= _MOST_CHUNK
+            if codec is None or not sizes_fit or not entries_fit:
                 continue
-            # The chunk, a page of it, and its dictionary: as a page, and once more.
-            self._room = max(self._room, length + 2 * size + _SLACK)
-            numbers = (file, start, length, codec, form.kind, form.stored, form.width, form.optional, rows)
-            found[name] = [*map(int, numbers), 0, 0, 0, int(self._verified), 0, 0]
+            # The chunk, a page of it, and its dictionary: as a page, and as values.
+            self._room = max(self._room, length + size * (1 + _WORD // 4 if form.is_text else 2) + size + _SLACK)
+            found[name] = _Job(
+                file=file,
+                start=start,
+                length=length,
+                codec=codec,
+                **{field: getattr(form, field) for field in ("stored", "width", "most", "entry", "fixed")},
+                type=form.kind,
+                rows=rows,
+                entries=entries,
+                room=size,
+                checked=self._verified,
+            )
         return found
 
     def _form(self, name: str) -> _Form | None:
@@ -176,21 +215,183 @@ class PageDecoder:
     def _found(self, name: str) -> _Form | None:
         """The form of a column; None if it is not suited."""
         if self._leaves is None:
-            self._leaves = flat_leaves(self._schema)
+            self._leaves = leaf_numbers(self._schema)
         leaf = self._leaves.get(name)
         if leaf is None:
             return None
-        kind, stored = self._schema.field(name).type, self._metadata.schema.column(leaf)
-        physical = stored.physical_type
-        if stored.max_repetition_level or stored.max_definition_level > 1 or not _same_bits(kind, stored):
+        field, stored = self._schema.field(name), self._metadata.schema.column(leaf)
+        kind, entry, fixed, most = field.type, 0, 0, int(field.nullable)
+        if pt.is_list(kind) or pt.is_fixed_size_list(kind):
+            entry, fixed = most + 1, kind.list_size if pt.is_fixed_size_list(kind) else 0
+            most = entry + int(kind.value_field.nullable)
+            kind = kind.value_type
+            if not pt.is_primitive(kind) or pt.is_boolean(kind) or (pt.is_fixed_size_list(field.type) and not fixed):
+                return None
+        levels = stored.max_repetition_level, stored.max_definition_level
+        if levels != (int(entry > 0), most) or not _same_bits(kind, stored):
             return None
-        width = _WIDTHS.get(physical, stored.length)
+        width = _WIDTHS.get(stored.physical_type, stored.length)
         narrow = kind.bit_width // 8 if width else 0
-        return _Form(leaf, kind, _KINDS[physical], width, narrow, stored.max_definition_level > 0)
+        return _Form(leaf, field.type, kind, _KINDS[stored.physical_type], width, narrow, most, entry, fixed)
 
 
-def flat_leaves(schema: pa.Schema) -> dict[str, int]:
-    """The number of the leaf column of each flat column; without names that occur twice."""
+class _Job:
+    """A chunk that is decoded: its numbers for pages.c."""
+
+    def __init__(self, **numbers: int) -> None:
+        self.numbers = [int(numbers.get(name, 0)) for name in _FIELDS]
+
+    def __getitem__(self, name: str) -> int:
+        return self.numbers[_PLACES[name]]
+
+    def __setitem__(self, name: str, value: int) -> None:
+        self.numbers[_PLACES[name]] = value
+
+
+class _Output:
+    """A column that is decoded.
+
+    Args:
+        form: how it is stored.
+        jobs: the chunks.
+    """
+
+    def __init__(self, form: _Form, jobs: Sequence[_Job]) -> None:
+        self.form, self.jobs = form, jobs
+
+    @property
+    def row_bytes(self) -> float:
+        """Of bytes of any length: those of a row, of the row group that has most; else 0."""
+        return 0
+
+    @property
+    def refused(self) -> bool:
+        """Whether a chunk was."""
+        return any(job["refused"] for job in self.jobs)
+
+    def allocate(self, row_bytes: float) -> None:
+        """Make the memory of all chunks; `row_bytes` is how many bytes a row had so far, if they are of any length."""
+        raise NotImplementedError
+
+    def enlarged(self) -> Sequence[_Job]:
+        """The chunks that must be decoded again, with room for what they turned out to hold."""
+        return ()
+
+    def array(self) -> pa.ChunkedArray:
+        """What was decoded."""
+        raise NotImplementedError
+
+
+class _Flat(_Output):
+    """One value of fixed width for each row: all chunks, one after another."""
+
+    def allocate(self, row_bytes: float) -> None:
+        """One buffer of values, and one of validity."""
+        self._rows = sum(job["rows"] for job in self.jobs)
+        self._values = (pa.allocate_buffer if self.form.width else _bits)(self.form.room(self._rows))
+        self._valid = _bits(-(-self._rows // 8)) if self.form.most else None
+        first = 0
+        for job in self.jobs:
+            job["values"], job["valid"], job["first"] = self._values.address, _address(self._valid), first
+            first += job["rows"]
+
+    def array(self) -> pa.ChunkedArray:
+        """One chunk."""
+        nulls = sum(job["nulls"] for job in self.jobs)
+        buffers = [self._valid if nulls else None, self._values]
+        return pa.chunked_array([pa.Array.from_buffers(self.form.type, self._rows, buffers, nulls)], self.form.type)
+
+
+class _Texts(_Output):
+    """Bytes of any length for each row, a chunk for each row group."""
+
+    def allocate(self, row_bytes: float) -> None:
+        """Room for as many bytes as rows had so far, which dictionaries do not tell, and at least for those stored."""
+        self._buffers = []
+        for job in self.jobs:
+            rows = job["rows"]
+            job["room"] = max(job["room"], int(row_bytes * rows * 1.1))
+            buffers = _bits(-(-rows // 8)) if self.form.most else None, pa.allocate_buffer(4 * (rows + 1))
+            job["valid"], job["offsets"] = _address(buffers[0]), buffers[1].address
+            self._buffers.append([*buffers, self._values(job)])
+
+    def enlarged(self) -> list[_Job]:
+        """Those that have more bytes than expected."""
+        short = [
+            (job, buffers)
+            for job, buffers in zip(self.jobs, self._buffers, strict=True)
+            if not job["refused"] and job["found"] > job["room"]
+        ]
+        for job, buffers in short:
+            job["room"], job["nulls"] = job["found"], 0
+            buffers[2] = self._values(job)
+            if buffers[0] is not None:
+                np.frombuffer(buffers[0], np.uint8)[:] = 0
+        return [job for job, _ in short]
+
+    @property
+    def row_bytes(self) -> float:
+        """Those of the row group that has most."""
+        return max(job["found"] / max(1, job["rows"]) for job in self.jobs)
+
+    def _values(self, job: _Job) -> pa.Buffer:
+        made = pa.allocate_buffer(job["room"])
+        job["values"] = made.address
+        return made
+
+    def array(self) -> pa.ChunkedArray:
+        """A chunk for each row group."""
+        parts = []
+        for job, (valid, offsets, values) in zip(self.jobs, self._buffers, strict=True):
+            buffers = [valid if job["nulls"] else None, offsets, values]
+            parts.append(pa.Array.from_buffers(self.form.type, job["rows"], buffers, job["nulls"]))
+        return pa.chunked_array(parts, self.form.type)
+
+
+class _Lists(_Output):
+    """A list of values of fixed width for each row, a chunk for each row group."""
+
+    def allocate(self, row_bytes: float) -> None:
+        """Room for an entry for each level, of which empty lists and nulls have one, too."""
+        self._buffers = []
+        outer = bool(self.form.entry > 1)
+        for job in self.jobs:
+            rows, entries = job["rows"], job["entries"]
+            buffers = (
+                _bits(-(-rows // 8)) if outer else None,
+                None if self.form.fixed else pa.allocate_buffer(4 * (rows + 1)),
+                _bits(-(-entries // 8)) if self.form.most > self.form.entry else None,
+                pa.allocate_buffer(self.form.room(entries)),
+            )
+            for name, buffer in zip(("lists", "offsets", "valid", "values"), buffers, strict=True):
+                job[name] = _address(buffer)
+            self._buffers.append(buffers)
+
+    def array(self) -> pa.ChunkedArray:
+        """A chunk for each row group."""
+        parts = []
+        for job, (lists, offsets, valid, values) in zip(self.jobs, self._buffers, strict=True):
+            inner = [valid if job["nulls"] else None, values]
+            entries = pa.Array.from_buffers(self.form.values, job["found"], inner, job["nulls"])
+            nulls = job["null_lists"]
+            outer = [lists if nulls else None, *([] if self.form.fixed else [offsets])]
+            parts.append(pa.Array.from_buffers(self.form.type, job["rows"], outer, nulls, children=[entries]))
+        return pa.chunked_array(parts, self.form.type)
+
+
+def _bits(nbytes: int) -> pa.Buffer:
+    """Bits that are 0."""
+    made = pa.allocate_buffer(nbytes)
+    np.frombuffer(made, np.uint8)[:] = 0
+    return made
+
+
+def _address(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else int(buffer.address)
+
+
+def leaf_numbers(schema: pa.Schema) -> dict[str, int]:
+    """The number of the leaf column of each column that has one; without names that occur twice."""
     numbers, leaf = {}, 0
     for field in schema:
         leaves = leaf_count(field.type)
@@ -212,14 +413,16 @@ def _same_bits(kind: pa.DataType, stored: pq.ColumnSchema) -> bool:
     return bool(_STORED.get(kind) == physical) and (kind != pa.float16() or stored.length == 2)
 
 
-def _decode(table: npt.NDArray[np.int64], room: int) -> None:
-    """Decode the chunks of these numbers, which get the numbers of nulls and whether they were refused."""
+def _decode(jobs: Sequence[_Job], room: int) -> None:
+    """Decode chunks, whose results are then among their numbers."""
     library, zstd = pages_library(), _zstd()
     assert library is not None
-    memory = _memory(room)
+    table, memory = np.array([job.numbers for job in jobs], np.int64), _memory(room)
     library.tdu_decode(
         table.ctypes.data, len(table), memory.ctypes.data, len(memory), None if zstd is None else zstd.ctypes.data
     )
+    for job, numbers in zip(jobs, table.tolist(), strict=True):
+        job.numbers = numbers
 
 
 def _memory(size: int) -> npt.NDArray[np.uint8]:

@@ -23,7 +23,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import MissingExtraError, OptionError
 from torch_dataloader_utils.formats.parquet.footer import Footer
-from torch_dataloader_utils.formats.parquet.pages import flat_leaves
+from torch_dataloader_utils.formats.parquet.pages import leaf_numbers
 from torch_dataloader_utils.formats.sizes import fixed_width
 
 logger = logging.getLogger("torch_dataloader_utils")
@@ -116,7 +116,7 @@ class PolarsDecoder:
         groups = [self._metadata.row_group(number).num_rows for number in range(self._metadata.num_row_groups)]
         self._starts = [0, *accumulate(groups)]
         self._most_rows = max(groups, default=0)
-        self._leaves = flat_leaves(schema)
+        self._leaves = leaf_numbers(schema)
         self._suited: dict[str, bool] = {}
         self._frame: Any = None
 
