@@ -28,6 +28,7 @@ _FORMS = {
     "some": lambda rng, rows: pa.array(
         [[[1, None, 2], None, [], [3]][row % 4] for row in rng.integers(0, 99, rows)], pa.list_(pa.int64())
     ),
+    "small": lambda rng, rows: pa.array(rng.integers(-9, 9, rows), pa.int32()).cast(pa.decimal128(10, 0)),
     "w": lambda rng, rows: pa.array([bytes([row % 3]) * 20 for row in range(rows)], pa.binary(20)),
 }
 

@@ -26,6 +26,7 @@ typedef struct {
     int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 6 bytes, 7 fixed length */
     int64_t stored;     /* bytes of a value in PLAIN; 0 for booleans and bytes */
     int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number */
+    int64_t decimal;    /* whether values are decimals, of 16 bytes; those of fixed length are stored big-endian */
     int64_t most;       /* the greatest definition level: that of a value that is not null */
     int64_t entry;      /* of lists: the level from which on there is an entry; 0: the column has no lists */
     int64_t fixed;      /* the entries of each list, if they are as many; else 0 */
@@ -56,7 +57,7 @@ typedef struct {
 #include <unistd.h>
 
 enum { NONE = 0, SNAPPY = 1, ZSTD = 6 };
-enum { BOOLEAN = 0, BYTES = 6 };
+enum { BOOLEAN = 0, BYTES = 6, FIXED = 7 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
 enum { DATA = 0, DICTIONARY = 2, DATA_V2 = 3 };
 enum { BLOCK = 1024, LONG_RUN = 256, SLACK = 64, DEEPEST = 32 };
@@ -445,11 +446,26 @@ typedef struct {
     int by_runs;
 } Values;
 
-static void narrowed(uint8_t *restrict out, const uint8_t *restrict in, size_t count, size_t width) {
-    if (width == 1)
+/* Copies stored values as the column has them. */
+static void copied(const Chunk *chunk, uint8_t *restrict out, const uint8_t *restrict in, size_t count) {
+    size_t width = (size_t)chunk->width, stored = (size_t)chunk->stored;
+    if (chunk->decimal && chunk->type == FIXED) {
+        for (size_t i = 0; i < count; i++, in += stored, out += 16) {
+            memset(out, in[0] & 0x80 ? 0xff : 0, 16);
+            for (size_t k = 0; k < stored; k++) out[k] = in[stored - 1 - k];
+        }
+    } else if (chunk->decimal) {
+        for (size_t i = 0; i < count; i++, in += stored, out += 16) {
+            memset(out, in[stored - 1] & 0x80 ? 0xff : 0, 16);
+            memcpy(out, in, stored);
+        }
+    } else if (width == stored) {
+        memcpy(out, in, count * width);
+    } else if (width == 1) {
         for (size_t i = 0; i < count; i++) out[i] = in[4 * i];
-    else
+    } else {
         for (size_t i = 0; i < count; i++) memcpy(out + 2 * i, in + 4 * i, 2);
+    }
 }
 
 #define LOOK_UP(type)                                                                             \
@@ -474,8 +490,7 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
     }
     if (!values->by_runs) {
         if (count > left_in(&values->in) / stored) return 0;
-        if (width == stored) memcpy(out, values->in.at, count * width);
-        else narrowed(out, values->in.at, count, width);
+        copied(chunk, out, values->in.at, count);
         values->in.at += count * stored;
         return 1;
     }
@@ -843,8 +858,7 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             uint8_t *words = taken(&room, known * each, 0);
             CHECK(14, words);
             if (chunk->type == BYTES) CHECK(34, words_of(page, (Word *)(void *)words, known));
-            else if (each == (size_t)chunk->stored) memcpy(words, page.at, known * each);
-            else narrowed(words, page.at, known, each);
+            else copied(chunk, words, page.at, known);
             state->words = words;
             state->text = page.end;
             state->known = (uint32_t)known;

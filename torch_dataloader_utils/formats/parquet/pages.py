@@ -26,22 +26,9 @@ from torch_dataloader_utils.kernels.library import pages_library
 
 # The numbers of a chunk, as the struct of this name in pages.c has them.
 _FIELDS = (
-    *(
-        "file",
-        "start",
-        "length",
-        "codec",
-        "type",
-        "stored",
-        "width",
-        "most",
-        "entry",
-        "fixed",
-        "rows",
-        "entries",
-        "room",
-    ),
-    *("checked", "values", "valid", "first", "offsets", "lists", "nulls", "null_lists", "found", "refused"),
+    *("file", "start", "length", "codec", "type", "stored", "width", "decimal", "most", "entry", "fixed"),
+    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "lists"),
+    *("nulls", "null_lists", "found", "refused"),
 )
 _PLACES = {name: place for place, name in enumerate(_FIELDS)}
 
@@ -81,6 +68,7 @@ class _Form(NamedTuple):
         kind: the number of the physical type.
         stored: bytes of a stored value; 0 for booleans, which are bits, and for bytes.
         width: bytes of a value of the type; 0 likewise.
+        decimal: whether values are decimals.
         most: the definition level of a value that is not null.
         entry: of lists: the level from which on there is an entry; else 0.
         fixed: of lists of one size: the size; else 0.
@@ -92,6 +80,7 @@ class _Form(NamedTuple):
     kind: int
     stored: int
     width: int
+    decimal: bool
     most: int
     entry: int
     fixed: int
@@ -192,13 +181,14 @@ class PageDecoder:
             if codec is None or not sizes_fit or not entries_fit:
                 continue
             # The chunk, a page of it, and its dictionary: as a page, and as values.
-            self._room = max(self._room, length + size * (1 + _WORD // 4 if form.is_text else 2) + size + _SLACK)
+            wider = _WORD // 4 if form.is_text else max(1, -(-form.width // max(1, form.stored)))
+            self._room = max(self._room, length + size * (2 + wider) + _SLACK)
             found[name] = _Job(
                 file=file,
                 start=start,
                 length=length,
                 codec=codec,
-                **{field: getattr(form, field) for field in ("stored", "width", "most", "entry", "fixed")},
+                **{field: getattr(form, field) for field in ("stored", "width", "decimal", "most", "entry", "fixed")},
                 type=form.kind,
                 rows=rows,
                 entries=entries,
@@ -232,7 +222,8 @@ class PageDecoder:
             return None
         width = _WIDTHS.get(stored.physical_type, stored.length)
         narrow = kind.bit_width // 8 if width else 0
-        return _Form(leaf, field.type, kind, _KINDS[stored.physical_type], width, narrow, most, entry, fixed)
+        physical, decimal = _KINDS[stored.physical_type], pt.is_decimal(kind)
+        return _Form(leaf, field.type, kind, physical, width, narrow, decimal, most, entry, fixed)
 
 
 class _Job:
@@ -408,6 +399,8 @@ def _same_bits(kind: pa.DataType, stored: pq.ColumnSchema) -> bool:
         logical = json.loads(stored.logical_type.to_json())
         whole = "INT32" if kind.bit_width == 32 else "INT64"
         return bool(physical == whole and _UNITS.get(logical.get("timeUnit")) == kind.unit)
+    if pt.is_decimal128(kind):
+        return physical in ("INT32", "INT64") or (physical == "FIXED_LEN_BYTE_ARRAY" and 0 < stored.length <= 16)
     if pt.is_fixed_size_binary(kind):
         return bool(physical == "FIXED_LEN_BYTE_ARRAY" and stored.length == kind.byte_width > 0)
     return bool(_STORED.get(kind) == physical) and (kind != pa.float16() or stored.length == 2)
