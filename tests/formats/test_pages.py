@@ -191,14 +191,58 @@ def test_what_is_stored_in_another_way_is_left_to_pyarrow(tmp_path: Path, decode
     rng = np.random.default_rng(1)
     columns: dict[str, Any] = {f"left {n}": pa.array([None] * 50, kind) for n, kind in enumerate(LEFT)}
     numbers = pa.array(rng.integers(0, 1000, 50))
-    columns |= {"delta": numbers, "split": pa.array(rng.random(50)), "taken": numbers, "x.y": numbers}
+    columns |= {"front": pa.array(["word"] * 50), "taken": numbers, "x.y": numbers}
     table = pa.table({**columns, "x": pa.array([{"y": 1}] * 50)})
-    encodings = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT"}
-    pq.write_table(table, tmp_path / "f", use_dictionary=False, column_encoding=encodings)
+    pq.write_table(table, tmp_path / "f", use_dictionary=False, column_encoding={"front": "DELTA_BYTE_ARRAY"})
     assert_same(tmp_path / "f", [([0], table.column_names)])
     assert decoded == ["taken", "x.y"]
     with opened(tmp_path / "f") as reader:
-        assert reader.together(table.column_names, 50) == ["delta", "split", "taken", "x.y"]
+        assert reader.together(table.column_names, 50) == ["taken", "x.y", "front"]
+
+
+@given(
+    seed=st.integers(0, 1000),
+    rows=st.sampled_from([1, 31, 33, 128, 129, 1025, 3000]),
+    nulls=st.sampled_from([0, 0.3]),
+    far=st.sampled_from([0, 1, 7, 1000, 2**30, 2**62]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    page=st.sampled_from([300, 1 << 20]),
+)
+@settings(max_examples=40)
+def test_other_encodings(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, rows: int, nulls: float, far: int, version: str, page: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    long = rng.integers(-far, far + 1, rows)
+    short = np.clip(long, -(2**30), 2**30)  # of further ones pyarrow reads no differences
+    columns = {
+        "delta": pa.array(long, mask=rng.random(rows) < nulls),
+        "delta of 32": pa.array(short, pa.int32(), mask=rng.random(rows) < nulls),
+        "delta of 8": pa.array(short % 100, pa.int8()),
+        "delta of decimals": pa.array(short, pa.int32()).cast(pa.decimal128(10, 0)),
+        "split": pa.array(rng.random(rows), mask=rng.random(rows) < nulls),
+        "split of 32": pa.array(rng.random(rows).astype(np.float32)),
+        "split of bytes": values_of(pa.binary(5), rows, seed, nulls),
+        "split lists": values_of(pa.list_(pa.float32()), rows, seed, nulls),
+        "lengths": values_of(pa.binary(), rows, seed, nulls),
+    }
+    kinds = {"delta": "DELTA_BINARY_PACKED", "split": "BYTE_STREAM_SPLIT", "lengths": "DELTA_LENGTH_BYTE_ARRAY"}
+    names = {"split lists": "split lists.list.element"}
+    encodings = {names.get(name, name): kinds[name.split()[0]] for name in columns}
+    path = tmp_path_factory.mktemp("pages") / "f.parquet"
+    pq.write_table(
+        pa.table(columns),
+        path,
+        use_dictionary=False,
+        column_encoding=encodings,
+        data_page_version=version,
+        data_page_size=page,
+        store_decimal_as_integer=True,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        found = spied(patch)
+        assert_same(path, [([0], list(columns))])
+        assert found == list(columns) or nulls
 
 
 def test_strings_of_a_dictionary_have_room(tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

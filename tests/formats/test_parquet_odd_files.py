@@ -19,6 +19,7 @@ from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import DamagedFileError, FileReadError, SchemaMismatchError
 from torch_dataloader_utils.formats.parquet import thrift
 from torch_dataloader_utils.formats.registry import format_named
+from torch_dataloader_utils.kernels.library import pages_library
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage, open_storage
 
@@ -440,11 +441,19 @@ DUCKDB = base64.b64decode(
 def test_differences_of_33_bits_by_duckdb_are_not_called_damage(tmp_path: Path, on_error: str) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(DUCKDB)
+    by_pyarrow: dict[str, Any] = {"format_options": {"engine": "pyarrow"}}
     with pytest.raises(FileReadError) as caught:
-        list(StructuredDataset.create_dataloader(str(path), batch_size=2, on_error=on_error)[0])
+        list(StructuredDataset.create_dataloader(str(path), batch_size=2, on_error=on_error, **by_pyarrow)[0])
     assert not isinstance(caught.value, DamagedFileError)
     assert re.search(r"a\.parquet, row group 0, column i: .*not damaged.*DuckDB version v2\.0\.1", str(caught.value))
     assert "PARQUET_VERSION v1" in str(caught.value)
+
+
+@pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
+def test_differences_of_33_bits_are_read_by_the_packages_own_decoder(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(DUCKDB)
+    loader, _ = StructuredDataset.create_dataloader(str(tmp_path), batch_size=3)
+    assert next(iter(loader))["i"].tolist() == [-(2**31), 2**31 - 2, -(2**31) + 2]
 
 
 def test_a_damaged_page_of_such_a_file_is_damage(tmp_path: Path) -> None:

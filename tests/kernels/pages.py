@@ -13,6 +13,11 @@ import pyarrow.parquet as pq
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 
 LISTS = pa.list_(pa.field("item", pa.int32(), nullable=False))
+ENCODINGS = {
+    **dict.fromkeys(("i32", "i64", "i8"), "DELTA_BINARY_PACKED"),
+    **dict.fromkeys(("f", "d", "x", "vector.list.element"), "BYTE_STREAM_SPLIT"),
+    "text": "DELTA_LENGTH_BYTE_ARRAY",
+}
 _FORMS = {
     "i32": lambda rng, rows: pa.array(rng.integers(0, 90, rows), pa.int32()),
     "i64": lambda rng, rows: pa.array(rng.integers(0, 2**60, rows), pa.int64()),
@@ -77,6 +82,7 @@ def _columns(folder: Path) -> Iterator[tuple[Path, str]]:
             use_dictionary=dictionary,
             data_page_size=300 if rows > 1000 and number % 3 else 1 << 20,
             write_page_checksum=number % 4 == 0,
+            column_encoding=None if dictionary else ENCODINGS if number % 3 == 0 else None,
         )
         for name in columns:
             yield path, name

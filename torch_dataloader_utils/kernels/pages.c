@@ -57,8 +57,8 @@ typedef struct {
 #include <unistd.h>
 
 enum { NONE = 0, SNAPPY = 1, ZSTD = 6 };
-enum { BOOLEAN = 0, BYTES = 6, FIXED = 7 };
-enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, RLE_DICTIONARY = 8 };
+enum { BOOLEAN = 0, INT32 = 1, INT64 = 2, BYTES = 6, FIXED = 7 };
+enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA = 5, DELTA_LENGTH = 6, RLE_DICTIONARY = 8, SPLIT = 9 };
 enum { DATA = 0, DICTIONARY = 2, DATA_V2 = 3 };
 enum { BLOCK = 1024, LONG_RUN = 256, SLACK = 64, DEEPEST = 32 };
 
@@ -391,6 +391,99 @@ static int numbers(Runs *runs, uint32_t *out, size_t count) {
     return 1;
 }
 
+/* ------------------------------------------------------------------------------------------------------------- deltas */
+
+/* Whole numbers as differences, in blocks of packed ones; computed in 64 bits, of which the lower ones are the numbers:
+ * DuckDB stores differences of 33 bits in columns of 32. */
+typedef struct {
+    Input in;
+    uint64_t left;        /* numbers that were not taken */
+    uint64_t value;       /* the next one */
+    uint64_t least;       /* of the differences of the block at hand */
+    const uint8_t *widths; /* of the packed parts of that block that are left */
+    uint64_t parts, part; /* parts of a block, and those left */
+    uint64_t size, held;  /* numbers of a part, and those left */
+    const uint8_t *bits;  /* of the part at hand */
+    uint64_t bit;
+} Deltas;
+
+static int signed_number(Input *in, uint64_t *value) {
+    int64_t found;
+    if (!number(in, &found)) return 0;
+    *value = (uint64_t)found;
+    return 1;
+}
+
+/* Begins numbers; `count` is how many there are. */
+static int begin_deltas(Deltas *deltas, Input in) {
+    uint64_t block;
+    memset(deltas, 0, sizeof *deltas);
+    deltas->in = in;
+    if (!varint(&deltas->in, &block) || !varint(&deltas->in, &deltas->parts) || !varint(&deltas->in, &deltas->left)) return 0;
+    if (!signed_number(&deltas->in, &deltas->value)) return 0;
+    if (!deltas->parts || deltas->parts > 1 << 16 || block > 1 << 24 || block % deltas->parts) return 0;
+    deltas->size = block / deltas->parts;
+    return deltas->size && deltas->size % 8 == 0 && deltas->left <= INT32_MAX;
+}
+
+/* Begins the next part of packed differences, and its block if it is the first. Those after the last are not stored. */
+static int begin_part(Deltas *deltas) {
+    Input *in = &deltas->in;
+    if (!deltas->part) {
+        if (!signed_number(in, &deltas->least) || left_in(in) < deltas->parts) return 0;
+        deltas->widths = in->at;
+        in->at += deltas->parts;
+        deltas->part = deltas->parts;
+    }
+    unsigned width = *deltas->widths;
+    if (width > 64 || left_in(in) < deltas->size / 8 * width) return 0;
+    deltas->bits = in->at;
+    deltas->bit = 0;
+    in->at += deltas->size / 8 * width;
+    deltas->held = deltas->size;
+    return 1;
+}
+
+/* The next `count` numbers. */
+static int delta_numbers(Deltas *deltas, uint64_t *out, size_t count) {
+    if (count > deltas->left) return 0;
+    for (; count; count--) {
+        *out++ = deltas->value;
+        if (!--deltas->left) return count == 1;
+        if (!deltas->held && !begin_part(deltas)) return 0;
+        unsigned width = *deltas->widths, shift = deltas->bit % 8;
+        uint64_t difference = 0;
+        if (width) {
+            uint8_t bytes[16] = {0};
+            const uint8_t *at = deltas->bits + deltas->bit / 8;
+            size_t safe = (size_t)(deltas->in.end - at);
+            memcpy(bytes, at, safe < 9 ? safe : 9);
+            difference = word_at(bytes) >> shift;
+            if (shift) difference |= (uint64_t)bytes[8] << (64 - shift);
+            if (width < 64) difference &= (1ull << width) - 1;
+            deltas->bit += width;
+        }
+        deltas->value += deltas->least + difference;
+        if (!--deltas->held) {
+            deltas->part--;
+            deltas->widths++;
+        }
+    }
+    return 1;
+}
+
+/* Where the bytes after all numbers begin; NULL if there is no such place. */
+static const uint8_t *after_deltas(Deltas deltas) {
+    if (deltas.left) deltas.left--; /* the first is stored before the blocks */
+    while (deltas.left) {
+        if (!begin_part(&deltas)) return NULL;
+        deltas.left -= deltas.left < deltas.size ? deltas.left : deltas.size;
+        deltas.part--;
+        deltas.widths++;
+    }
+    return deltas.in.at;
+}
+
 /* --------------------------------------------------------------------------------------------------------------- bits */
 
 /* Sets `count` bits from place `first` on. */
@@ -435,15 +528,19 @@ typedef struct {
     int64_t nulls, null_lists;
     uint32_t codes[BLOCK], repeats[BLOCK];
     uint64_t spare[BLOCK + 2]; /* values that are not null */
+    uint64_t words_of_deltas[BLOCK];
     uint8_t levels[BLOCK + 8], *dense;
 } State;
 
-/* The values of a page: some are left in `in`, or in `runs`. */
+/* The values of a page: those that are left. */
 typedef struct {
-    Input in;
+    int encoding; /* PLAIN, RLE for a dictionary, too, DELTA, DELTA_LENGTH or SPLIT */
+    Input in;     /* of PLAIN, and the bytes of DELTA_LENGTH */
     Runs runs;
-    unsigned bit; /* of booleans */
-    int by_runs;
+    Deltas deltas;
+    unsigned bit;              /* of booleans */
+    const uint8_t *split;      /* the first byte of the next value; its others follow at equal distances */
+    size_t stride, left_split; /* the distance, and the values left */
 } Values;
 
 /* Copies stored values as the column has them. */
@@ -480,7 +577,7 @@ static void copied(const Chunk *chunk, uint8_t *restrict out, const uint8_t *res
 static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
     const Chunk *chunk = state->chunk;
     size_t width = (size_t)chunk->width, stored = (size_t)chunk->stored;
-    if (chunk->type == BOOLEAN && !values->by_runs) {
+    if (chunk->type == BOOLEAN && values->encoding == PLAIN) {
         if (count > left_in(&values->in) * 8 - values->bit) return 0;
         for (size_t i = 0; i < count; i++) {
             out[i] = *values->in.at >> values->bit & 1;
@@ -488,11 +585,31 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
         }
         return 1;
     }
-    if (!values->by_runs) {
+    if (values->encoding == PLAIN) {
         if (count > left_in(&values->in) / stored) return 0;
         copied(chunk, out, values->in.at, count);
         values->in.at += count * stored;
         return 1;
+    }
+    if (values->encoding == SPLIT) {
+        if (count > values->left_split) return 0;
+        for (; count; count--, values->left_split--, values->split++, out += width) {
+            uint8_t value[64];
+            for (size_t k = 0; k < stored; k++) value[k] = values->split[k * values->stride];
+            copied(chunk, out, value, 1);
+        }
+        return 1;
+    }
+    while (values->encoding == DELTA) {
+        uint64_t *words = state->words_of_deltas;
+        size_t part = count < BLOCK ? count : BLOCK;
+        if (!delta_numbers(&values->deltas, words, part)) return 0;
+        if (stored == 4)
+            for (size_t i = 0; i < part; i++) memcpy((uint8_t *)words + 4 * i, words + i, 4);
+        copied(chunk, out, (const uint8_t *)words, part);
+        out += part * width;
+        count -= part;
+        if (!count) return 1;
     }
     const uint32_t *codes = state->codes;
     while (count) {
@@ -562,12 +679,18 @@ static int append(State *state, const uint8_t *at, const uint8_t *end, uint32_t 
 
 /* Decodes `count` values of bytes, and where each ends. */
 static int texts(State *state, Values *values, int32_t *ends, size_t count) {
-    if (!values->by_runs) {
+    if (values->encoding != RLE) {
         for (size_t i = 0; i < count; i++) {
             uint32_t size;
-            if (left_in(&values->in) < 4) return 0;
-            memcpy(&size, values->in.at, 4);
-            values->in.at += 4;
+            if (values->encoding == DELTA_LENGTH) {
+                uint64_t length;
+                if (!delta_numbers(&values->deltas, &length, 1) || length > INT32_MAX) return 0;
+                size = (uint32_t)length;
+            } else {
+                if (left_in(&values->in) < 4) return 0;
+                memcpy(&size, values->in.at, 4);
+                values->in.at += 4;
+            }
             if (size > left_in(&values->in) || !append(state, values->in.at, values->in.end, size)) return 0;
             values->in.at += size;
             ends[i] = (int32_t)state->bytes;
@@ -904,16 +1027,31 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             unsigned bits = left_in(&page) ? *page.at : 0; /* a page of nulls may have no bytes at all */
             const uint8_t *at = left_in(&page) ? page.at + 1 : page.at;
             CHECK(28, runs_in(&values.runs, at, page.end, bits));
-            values.by_runs = 1;
+            values.encoding = RLE;
         } else if (head.encoding == RLE) {
             uint32_t length = 0;
             CHECK(29, chunk->type == BOOLEAN && (left_in(&page) >= 4 || !left_in(&page)));
             if (left_in(&page)) memcpy(&length, page.at, 4), page.at += 4;
             CHECK(30, length <= left_in(&page) && runs_in(&values.runs, page.at, page.at + length, 1));
-            values.by_runs = 1;
+            values.encoding = RLE;
+        } else if (head.encoding == DELTA) {
+            CHECK(40, (chunk->type == INT32 || chunk->type == INT64) && begin_deltas(&values.deltas, page));
+            values.encoding = DELTA;
+        } else if (head.encoding == DELTA_LENGTH) {
+            CHECK(41, chunk->type == BYTES && begin_deltas(&values.deltas, page));
+            values.in.at = after_deltas(values.deltas);
+            CHECK(42, values.in.at);
+            values.encoding = DELTA_LENGTH;
+        } else if (head.encoding == SPLIT) {
+            CHECK(43, chunk->type != BOOLEAN && chunk->type != BYTES && chunk->stored <= 64);
+            values.split = page.at;
+            values.stride = values.left_split = left_in(&page) / (size_t)chunk->stored;
+            CHECK(44, values.stride * (size_t)chunk->stored == left_in(&page));
+            values.encoding = SPLIT;
         } else CHECK(31, head.encoding == PLAIN);
         if (of_lists) CHECK(36, page_lists(state, &values, &levels, &repeats, count));
         else CHECK(32, page_rows(state, &values, chunk->most ? &levels : NULL, count));
+        CHECK(45, !values.deltas.left && !values.left_split); /* other numbers of values than levels say */
         state->read += (int64_t)count;
     }
     if (of_lists) {
