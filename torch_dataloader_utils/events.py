@@ -16,7 +16,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 Stage: TypeAlias = Literal["read", "decode", "delete", "filter", "transform", "shuffle", "convert", "pack"]
 Count: TypeAlias = Literal[
-    "repeats", "bytes_read", "requests", "retries", "cache_hits", "cache_misses", "skipped_lines"
+    "repeats",
+    "bytes_read",
+    "requests",
+    "retries",
+    "cache_hits",
+    "cache_misses",
+    "skipped_lines",
+    "bytes_decoded",
+    "bytes_by_pyarrow",
 ]
 
 
@@ -44,6 +52,8 @@ class Work:
         cache_hits: blocks of bytes found in `cache=`.
         cache_misses: blocks of bytes fetched because they were not in `cache=`.
         skipped_lines: bad lines left out by `on_bad_lines="skip"`.
+        bytes_decoded: stored bytes of Parquet columns that the package's own decoder decoded.
+        bytes_by_pyarrow: those that pyarrow decoded.
         sources: rows by dataset of a combination, as (its name or number, rows); empty for a single dataset.
     """
 
@@ -63,6 +73,8 @@ class Work:
     cache_hits: int = 0
     cache_misses: int = 0
     skipped_lines: int = 0
+    bytes_decoded: int = 0
+    bytes_by_pyarrow: int = 0
     sources: tuple[tuple[int | str, int], ...] = ()
 
     def __add__(self, other: Work) -> Work:

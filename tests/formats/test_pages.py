@@ -411,6 +411,18 @@ def test_a_loader_without_the_compiled_decoder_delivers_the_same(
     assert not decoded
 
 
+def test_metrics_say_what_decoded_how_many_bytes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    pq.write_table(pa.table({"f": rng.standard_normal(9000), "deep": [[[1]]] * 9000}), tmp_path / "f.parquet")
+    group = pq.ParquetFile(tmp_path / "f.parquet").metadata.row_group(0)
+    sizes = [group.column(leaf).total_compressed_size for leaf in range(2)]
+    for options, expected in (({}, sizes), ({"format_options": {"engine": "pyarrow"}}, [0, sum(sizes)])):
+        loader = stream(str(tmp_path), columns=["f", "deep"], num_ranks=1, rank=0, output_format="arrow", **options)
+        list(loader)
+        found = loader.metrics(total=True)
+        assert [found["bytes_decoded"], found["bytes_by_pyarrow"]] == expected
+
+
 def test_memory_between_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread keeps what ordinary chunks need; larger memory is of one call."""
     monkeypatch.setattr(pages._scratch, "kept", None, raising=False)

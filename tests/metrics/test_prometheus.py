@@ -60,7 +60,7 @@ def test_a_scrape_is_valid_complete_and_resets_nothing(folder: Path) -> None:
         text = dataset.metrics_text(detail=True)
     samples = parsed(text)
     assert len(samples) == len(dataset.metrics(detail=True, total=True).keys() - {"batch_s"})
-    assert "batch" not in text  # it may fall
+    assert "tdu_batch" not in text  # it may fall
     assert samples["tdu_rows_total", 'rank="1"'] == 2 * TOTAL
     assert samples["tdu_source_rows_total", 'rank="1",source="0"'] > 0
     assert samples["tdu_source_laps_total", 'rank="1",source="0"'] == pytest.approx(2, abs=0.1)

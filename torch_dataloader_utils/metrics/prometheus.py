@@ -27,6 +27,10 @@ _FAMILIES = {
     "bytes_read": _Family("read_bytes_total", "counter", "Bytes that remote stores sent."),
     "requests": _Family("requests_total", "counter", "Requests to remote stores."),
     "retries": _Family("retries_total", "counter", "Requests repeated after a failure."),
+    "bytes_decoded": _Family("decoded_bytes_total", "counter", "Stored bytes of Parquet decoded by the package."),
+    "bytes_by_pyarrow": _Family(
+        "pyarrow_decoded_bytes_total", "counter", "Stored bytes of Parquet decoded by pyarrow."
+    ),
     "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in the cache."),
     "skipped_files": _Family("skipped_files", "gauge", "Damaged files left out."),
     "skipped_rows": _Family("skipped_rows", "gauge", "Rows of damaged files left out, as far as known."),

@@ -120,6 +120,8 @@ def metrics(
         "bytes_read": float(totals.of_workers("bytes_read")),
         "requests": float(totals.of_workers("requests")),
         "retries": float(totals.of_workers("retries")),
+        "bytes_decoded": float(totals.of_workers("bytes_decoded")),
+        "bytes_by_pyarrow": float(totals.of_workers("bytes_by_pyarrow")),
         "cache_hit_fraction": _fraction(hits, hits + misses),
         "skipped_files": float(totals.skipped[0]),
         "skipped_rows": float(totals.skipped[1]),

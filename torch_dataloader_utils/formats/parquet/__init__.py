@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.footer import Footer, checked_footer, list_values, row_group_ranges
 from torch_dataloader_utils.formats.parquet.guards import (
@@ -32,6 +33,7 @@ from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder,
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.redaction import printable
@@ -82,7 +84,25 @@ class ParquetReader(Reader):
         rest = [name for name in columns if name not in arrays]
         if rest or not columns:
             arrays |= zip(rest, self._by_pyarrow(segment_numbers, rest), strict=True)
+            recorder().count("bytes_by_pyarrow", self._stored(segment_numbers, rest))
         return [arrays[name] for name in columns]
+
+    def _stored(self, groups: Sequence[int], names: Sequence[str]) -> int:
+        """The stored bytes of columns of these row groups."""
+        leaves = [leaf for name in names for leaf in self._by_name[name]]
+        chunks = (self._metadata.row_group(group) for group in groups)
+        return sum(chunk.column(leaf).total_compressed_size for chunk in chunks for leaf in leaves)
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[int]]:
+        """The numbers of the leaf columns of each top-level column."""
+        found: dict[str, list[int]] = {name: [] for name in self.schema.names}
+        for leaf in range(self._metadata.num_columns):
+            path = self._metadata.schema.column(leaf).path.split(".")  # a name may contain dots itself
+            for length in range(1, len(path) + 1):
+                if (name := ".".join(path[:length])) in found:
+                    found[name].append(leaf)
+        return found
 
     def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
         """The columns that the package's own decoder decodes.

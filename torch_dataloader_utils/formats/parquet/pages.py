@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.sizes import leaf_count
 from torch_dataloader_utils.kernels.library import pages_library
 
@@ -164,7 +165,9 @@ class PageDecoder:
             _decode(short, self._room)
         for name, output in outputs.items():
             self._text_bytes[name] = max(self._text_bytes.get(name, 0), output.row_bytes)
-        return {name: output.array() for name, output in outputs.items() if not output.refused}
+        outputs = {name: output for name, output in outputs.items() if not output.refused}
+        recorder().count("bytes_decoded", sum(job["length"] for output in outputs.values() for job in output.jobs))
+        return {name: output.array() for name, output in outputs.items()}
 
     def _chunks(self, group: int, rows: int, forms: dict[str, _Form]) -> dict[str, _Job]:
         """The chunks of these columns in a row group, without those that are stored in another way."""
