@@ -246,7 +246,7 @@ def _uncounted(*left_out: str) -> Ways:
 
 def _uncounted_or_followed(options: Options) -> Sequence[Remedy]:
     if not options.follow.follows:
-        return [*_by_wrap(options), *_uncounted()(options)]
+        return [*by_wrap(options), *_uncounted()(options)]
     halves = (half for half in (EVEN_COUNTED, LAST_WRAP, CANONICAL) if half.holds(options))
     return [leave_out(*(half.keyword for half in halves), effect=_JOIN)]
 
@@ -262,9 +262,11 @@ def _followed(name: str) -> Ways:
     return ways
 
 
-def _by_wrap(options: Options) -> list[Remedy]:
+def by_wrap(options: Options) -> list[Remedy]:
     """What packs tokens, which can be counted, instead of whole documents, unless another option has no place there."""
-    pack, others = options.pack.pack, (CANONICAL, LIMIT, STRIDED, RESIZES)
+    pack, others = options.pack.pack, (CANONICAL, LIMIT, STRIDED, RESIZES, STEPS)
+    if options.shard.even == "sync":  # steps are equal without counts
+        return []
     if pack is None or options.pack.wraps or any(half.holds(options) for half in others):
         return []
     given = {name: value for name, value in pack.given().items() if name not in ("long", "pad")}

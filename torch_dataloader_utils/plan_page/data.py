@@ -12,6 +12,7 @@ import numpy as np
 
 from torch_dataloader_utils.model import FileKey, Piece, Rows, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Options, Rotate, Strided, name_of, repeats_rows
+from torch_dataloader_utils.options.clashes import by_wrap
 from torch_dataloader_utils.options.sharding import WORDS
 from torch_dataloader_utils.options.shuffle import Shuffle
 from torch_dataloader_utils.plan_page.call import call_values
@@ -189,6 +190,7 @@ def _unknown(options: Options) -> Values:
         "one_rank": one.remedy,
         "ranks": str(many),
         "uncounted": options.uncounted,
+        "counted_by": [str(remedy) for remedy in by_wrap(options)],
         "batch_tokens": None if options.bucket.batch_tokens is None else options.bucket.batch_tokens.short(),
     }
 

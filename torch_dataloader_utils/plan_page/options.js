@@ -116,19 +116,20 @@ const PlannerOptions = (() => {
   }
 
   // _uncounted, of that table
-  function waysUncounted(even, last) {
+  function waysUncounted(even, last, counted) {
     const needing = last === "partial" ? [] : ["last_batch"];
     if (even === "sync") return `Leave out ${needing.join(" and ")}.`;
     const without = (names) => (names.length ? ` without ${names.join(" and ")}` : "");
     const steps = without(even === "none" ? needing : [...needing, "even"]);
+    const first = counted.map((way) => `${way}, `).join("");
     return (
-      `Use steps_per_epoch=n${steps} (exactly n steps), or even='sync'${without(needing)} (all ranks stop with the ` +
+      `Use ${first}steps_per_epoch=n${steps} (exactly n steps), or even='sync'${without(needing)} (all ranks stop with the ` +
       "first)."
     );
   }
 
   // The same about batch_tokens, and what is known only after reading, even with count_rows
-  function problemOfUncounted({ uncounted, batch_tokens: tokens }, { even, last_batch: last, unit }) {
+  function problemOfUncounted({ uncounted, counted_by: ways, batch_tokens: tokens }, { even, last_batch: last, unit }) {
     if (tokens && unit === "split_batch")
       return (
         `sharding=Strided('split_batch') with batch_tokens=${tokens}: batch_tokens is the budget of a batch of one ` +
@@ -136,7 +137,7 @@ const PlannerOptions = (() => {
       );
     const counted = even === "drop" || even === "pad" ? `even=${shown(even)}` : last === "wrap" ? "last_batch='wrap'" : "";
     if (uncounted && counted)
-      return `${counted} needs counts before reading, but ${uncounted}. ${waysUncounted(even, last)}`;
+      return `${counted} needs counts before reading, but ${uncounted}. ${waysUncounted(even, last, ways)}`;
     if (tokens && last !== "partial")
       return (
         `last_batch=${shown(last)} with batch_tokens=${tokens}: batches differ in their rows, so none is short. Leave ` +
