@@ -157,12 +157,15 @@ class PageDecoder:
             name: (_Flat if form.is_flat else _Lists if form.entry else _Texts)(form, [chunk[name] for chunk in chunks])
             for name, form in forms.items()
         }
-        for name, output in outputs.items():
-            output.allocate(self._text_bytes.get(name, 0))
-        _decode([job for output in outputs.values() for job in output.jobs], self._room)
-        short = [job for output in outputs.values() for job in output.enlarged()]
-        if short:
-            _decode(short, self._room)
+        try:
+            for name, output in outputs.items():
+                output.allocate(self._text_bytes.get(name, 0))
+            _decode([job for output in outputs.values() for job in output.jobs], self._room)
+            short = [job for output in outputs.values() for job in output.enlarged()]
+            if short:
+                _decode(short, self._room)
+        except MemoryError:  # a damaged footer may name any sizes; pyarrow says what is wrong
+            return {}
         for name, output in outputs.items():
             self._text_bytes[name] = max(self._text_bytes.get(name, 0), output.row_bytes)
         outputs = {name: output for name, output in outputs.items() if not output.refused}
