@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from ctypes import c_int, c_size_t, c_uint32, c_void_p
 from functools import lru_cache
@@ -58,7 +59,7 @@ def library() -> ctypes.CDLL | None:
 @lru_cache(maxsize=1)
 def pages_library() -> ctypes.CDLL | None:
     """That of pages.c, likewise."""
-    if os.name != "posix":  # it reads files by pread
+    if os.name != "posix" or sys.byteorder != "little":  # it reads files by pread, and numbers as they are stored
         return None
     found = _loaded(path(PAGES), _OF_PAGES, "pyarrow does its work, and decoding Parquet files takes longer")
     if found is not None:
