@@ -33,13 +33,14 @@ TAKEN = [
     *(pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
     *(pa.timestamp(unit, zone) for unit in ("ms", "us", "ns") for zone in (None, "UTC", "Europe/Berlin")),
     *(pa.binary(3), pa.binary(8), pa.binary(21), pa.string(), pa.binary()),
+    *(pa.large_string(), pa.large_binary(), pa.large_list(pa.int16())),
     *(pa.decimal128(*size) for size in ((7, 2), (9, 0), (18, 4), (19, 0), (38, 10))),
     *(pa.list_(kind) for kind in (pa.int8(), pa.int32(), pa.float64(), pa.timestamp("us"))),
     *(pa.list_(pa.field("item", kind, nullable=False)) for kind in (pa.int64(), pa.float32())),
     *(pa.list_(kind, size) for kind, size in ((pa.float32(), 1), (pa.int64(), 3), (pa.uint8(), 300))),
 ]
 LEFT = [
-    *(pa.large_string(), pa.list_(pa.string()), pa.list_(pa.bool_()), pa.list_(pa.list_(pa.int32()))),
+    *(pa.large_list(pa.string()), pa.list_(pa.string()), pa.list_(pa.bool_()), pa.list_(pa.list_(pa.int32()))),
     *(pa.struct({"x": pa.int64()}), pa.map_(pa.int32(), pa.int32()), pa.dictionary(pa.int32(), pa.string())),
     *(pa.decimal256(50, 2), pa.duration("us"), pa.null()),
 ]
@@ -78,12 +79,12 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def bits(column: pa.ChunkedArray) -> tuple[pa.DataType, list[Any]]:
     """Type and values, bit for bit."""
-    if not pa.types.is_string(column.type):  # their bytes may be no text
+    if column.type not in (pa.string(), pa.large_string()):  # their bytes may be no text
         column.validate(full=True)
     kind = column.type
-    if pa.types.is_string(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return kind, column.cast(pa.binary()).to_pylist()
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         entries = pa.chunked_array([chunk.flatten() for chunk in column.chunks], kind.value_type)
         return kind, pc.list_value_length(column).to_pylist() + bits(entries)[1]
     if not pa.types.is_primitive(kind) or pa.types.is_boolean(kind):
@@ -103,6 +104,8 @@ def assert_same(path: Path, calls: Sequence[tuple[list[int], list[str]]], **opti
 def values_of(kind: pa.DataType, rows: int, seed: int, nulls: float) -> pa.Array:
     """Random bits of the type: floats with NaN payloads, infinities and -0.0, and the ends of integers' ranges."""
     rng = np.random.default_rng(seed)
+    if pa.types.is_large_list(kind):
+        return values_of(pa.list_(kind.value_type), rows, seed, nulls).cast(kind)
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         size = getattr(kind, "list_size", 0)
         lengths = np.full(rows, size) if size else rng.choice([0, 0, 1, 5, 400], rows)
@@ -113,10 +116,11 @@ def values_of(kind: pa.DataType, rows: int, seed: int, nulls: float) -> pa.Array
             return pa.FixedSizeListArray.from_arrays(entries, type=kind, mask=mask if seed % 2 and nulls else None)
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         return pa.ListArray.from_arrays(ends, entries, type=kind, mask=mask if nulls else None)
-    if kind in (pa.string(), pa.binary()):
+    if kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         pool = [rng.bytes(size) for size in rng.choice([0, 1, 7, 15, 16, 17, 90], (3, 300, rows)[seed % 3])]
         words = [None if rng.random() < nulls else pool[place] for place in rng.integers(0, len(pool), rows)]
-        return pa.array(words, pa.binary()).view(kind)
+        large = kind in (pa.large_string(), pa.large_binary())
+        return pa.array(words, pa.large_binary() if large else pa.binary()).view(kind)
     if pa.types.is_decimal(kind):
         digits, pool = min(kind.precision, 18), (3, 300, rows)[seed % 3]
         numbers = rng.integers(-(10**digits) + 1, 10**digits, pool)[rng.integers(0, pool, rows)]

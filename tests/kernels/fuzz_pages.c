@@ -109,7 +109,7 @@ int main(int count, char **arguments) {
         if (chunk.type == BOOLEAN) size = (entries + 7) / 8;
         chunk.values = (int64_t)(intptr_t)cleared(size);
         chunk.valid = chunk.most > chunk.entry ? (int64_t)(intptr_t)cleared((entries + 7) / 8) : 0;
-        chunk.offsets = chunk.type == BYTES || (chunk.entry && !chunk.fixed) ? (int64_t)(intptr_t)exact(4 * (rows + 1)) : 0;
+        chunk.offsets = chunk.type == BYTES || (chunk.entry && !chunk.fixed) ? (int64_t)(intptr_t)exact((chunk.wide ? 8 : 4) * (rows + 1)) : 0;
         chunk.lists = chunk.entry > 1 ? (int64_t)(intptr_t)cleared((rows + 7) / 8) : 0;
         memset(state, 0xa5, sizeof *state);
         state->dense = (uint8_t *)state->spare;

@@ -28,6 +28,7 @@ _FORMS = {
     "b": lambda rng, rows: pa.array(rng.random(rows) < 0.3),
     "x": lambda rng, rows: pa.array([bytes([row % 3]) * 5 for row in range(rows)], pa.binary(5)),
     "text": lambda rng, rows: pa.array([f"{row % 9}" * (row % 40) for row in rng.integers(0, 99, rows)]),
+    "large": lambda rng, rows: pa.array(["x" * (row % 9) for row in range(rows)], pa.large_string()),
     "tokens": lambda rng, rows: pa.array([list(range(row % 7)) for row in rng.integers(0, 99, rows)], LISTS),
     "vector": lambda rng, rows: pa.array([[float(row), 1.0] for row in range(rows)], pa.list_(pa.float32(), 2)),
     "some": lambda rng, rows: pa.array(

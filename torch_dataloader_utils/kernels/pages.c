@@ -38,6 +38,7 @@ typedef struct {
     int64_t valid;      /* address of the bits of values that are not null, if they may be null; they are 0 */
     int64_t first;      /* the place of the chunk's first value in both */
     int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
+    int64_t wide;       /* whether they become int64, for which there is room */
     int64_t lists;      /* address of the bits of lists that are not null, if they may be null; they are 0 */
     int64_t nulls;      /* result: the values that are null */
     int64_t null_lists; /* result: the lists that are null */
@@ -1059,6 +1060,15 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
         if (chunk->fixed) CHECK(38, !state->null_lists && state->done - state->begun == (chunk->rows ? chunk->fixed : 0));
         else CHECK(39, state->done <= INT32_MAX);
         if (!chunk->fixed) ((int32_t *)(intptr_t)chunk->offsets)[chunk->rows] = (int32_t)state->done;
+    }
+    if (chunk->wide) { /* from the last on, because the first lie among the others */
+        uint8_t *offsets = (uint8_t *)(intptr_t)chunk->offsets;
+        for (size_t i = (size_t)chunk->rows + 1; i--;) {
+            int32_t narrow;
+            memcpy(&narrow, offsets + 4 * i, 4);
+            int64_t offset = narrow;
+            memcpy(offsets + 8 * i, &offset, 8);
+        }
     }
     return 0;
 }

@@ -28,7 +28,7 @@ from torch_dataloader_utils.kernels.library import pages_library
 # The numbers of a chunk, as the struct of this name in pages.c has them.
 _FIELDS = (
     *("file", "start", "length", "codec", "type", "stored", "width", "decimal", "most", "entry", "fixed"),
-    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "lists"),
+    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists"),
     *("nulls", "null_lists", "found", "refused"),
 )
 _PLACES = {name: place for place, name in enumerate(_FIELDS)}
@@ -46,7 +46,7 @@ _STORED = {
     pa.float16(): "FIXED_LEN_BYTE_ARRAY",
     pa.float32(): "FLOAT",
     pa.float64(): "DOUBLE",
-    **dict.fromkeys((pa.string(), pa.binary()), "BYTE_ARRAY"),
+    **dict.fromkeys((pa.string(), pa.binary(), pa.large_string(), pa.large_binary()), "BYTE_ARRAY"),
 }
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -73,6 +73,7 @@ class _Form(NamedTuple):
         most: the definition level of a value that is not null.
         entry: of lists: the level from which on there is an entry; else 0.
         fixed: of lists of one size: the size; else 0.
+        wide: whether offsets are int64.
     """
 
     leaf: int
@@ -85,6 +86,7 @@ class _Form(NamedTuple):
     most: int
     entry: int
     fixed: int
+    wide: bool
 
     @property
     def is_text(self) -> bool:
@@ -95,6 +97,10 @@ class _Form(NamedTuple):
     def is_flat(self) -> bool:
         """Whether values have one width, one for each row."""
         return not (self.entry or self.is_text)
+
+    def offsets(self, rows: int) -> pa.Buffer:
+        """Memory for the offsets of so many rows."""
+        return pa.allocate_buffer((8 if self.wide else 4) * (rows + 1))
 
     def room(self, entries: int) -> int:
         """Bytes of so many values of fixed width."""
@@ -194,7 +200,10 @@ class PageDecoder:
                 start=start,
                 length=length,
                 codec=codec,
-                **{field: getattr(form, field) for field in ("stored", "width", "decimal", "most", "entry", "fixed")},
+                **{
+                    field: getattr(form, field)
+                    for field in ("stored", "width", "decimal", "most", "entry", "fixed", "wide")
+                },
                 type=form.kind,
                 rows=rows,
                 entries=entries,
@@ -217,7 +226,8 @@ class PageDecoder:
             return None
         field, stored = self._schema.field(name), self._metadata.schema.column(leaf)
         kind, entry, fixed, most = field.type, 0, 0, int(field.nullable)
-        if pt.is_list(kind) or pt.is_fixed_size_list(kind):
+        wide = pt.is_large_list(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
+        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
             entry, fixed = most + 1, kind.list_size if pt.is_fixed_size_list(kind) else 0
             most = entry + int(kind.value_field.nullable)
             kind = kind.value_type
@@ -229,7 +239,7 @@ class PageDecoder:
         width = _WIDTHS.get(stored.physical_type, stored.length)
         narrow = kind.bit_width // 8 if width else 0
         physical, decimal = _KINDS[stored.physical_type], pt.is_decimal(kind)
-        return _Form(leaf, field.type, kind, physical, width, narrow, decimal, most, entry, fixed)
+        return _Form(leaf, field.type, kind, physical, width, narrow, decimal, most, entry, fixed, wide)
 
 
 class _Job:
@@ -308,7 +318,7 @@ class _Texts(_Output):
         for job in self.jobs:
             rows = job["rows"]
             job["room"] = max(job["room"], int(row_bytes * rows * 1.1))
-            buffers = _bits(-(-rows // 8)) if self.form.most else None, pa.allocate_buffer(4 * (rows + 1))
+            buffers = _bits(-(-rows // 8)) if self.form.most else None, self.form.offsets(rows)
             job["valid"], job["offsets"] = _address(buffers[0]), buffers[1].address
             self._buffers.append([*buffers, self._values(job)])
 
@@ -356,7 +366,7 @@ class _Lists(_Output):
             rows, entries = job["rows"], job["entries"]
             buffers = (
                 _bits(-(-rows // 8)) if outer else None,
-                None if self.form.fixed else pa.allocate_buffer(4 * (rows + 1)),
+                None if self.form.fixed else self.form.offsets(rows),
                 _bits(-(-entries // 8)) if self.form.most > self.form.entry else None,
                 pa.allocate_buffer(self.form.room(entries)),
             )
