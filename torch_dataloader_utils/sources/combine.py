@@ -149,11 +149,7 @@ class _Member:
     @property
     def uncountable(self) -> Half | None:
         """Why no scan can count its rows; None if one can."""
-        if not isinstance(self.scan, ScanSpec):
-            return None
-        if self.scan.copies is not None:
-            return WEIGHTED
-        return RESIZES if self.scan.transform_rows == "any" else None
+        return _uncountable(self.scan) if isinstance(self.scan, ScanSpec) else None
 
 
 def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> Source:
@@ -329,13 +325,20 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
     known = {"limited": source.limited, "counted": asked and not source.limited}
     counts = features.known_counts(scan, files, options, name, **known)
     key = features.counted_key(scan)
-    member = _Member(name, files, splits_of(files, options.split), scan, source.exact, Part(name=label))
-    if counts is None and (key is not None or (asked and not member.counted and member.uncountable is None)):
+    if counts is None and (key is not None or (asked and not source.exact and _uncountable(scan) is None)):
         counts = _counted(scan, files, options, key)
-    if counts is None:
-        return member
-    files = features.planned(with_counts(files, counts))
-    return replace(member, files=files, splits=splits_of(files, options.split), exact=True)
+    if counts is not None:
+        files = features.planned(with_counts(files, counts))
+    return _Member(
+        name, files, splits_of(files, options.split), scan, source.exact or counts is not None, Part(name=label)
+    )
+
+
+def _uncountable(scan: ScanSpec) -> Half | None:
+    """Why no scan can count the rows of this one; None if one can."""
+    if scan.copies is not None:
+        return WEIGHTED
+    return RESIZES if scan.transform_rows == "any" else None
 
 
 def _counted(scan: ScanSpec, files: Sequence[DataFile], options: Options, key: str | None) -> RowCounts:
