@@ -1,11 +1,15 @@
 """Reads a file by its format alone, as the package's own code does."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.formats.base import Format, Reader
+from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.storage import Storage
 
@@ -25,3 +29,16 @@ def read_all(form: Format, path: Path) -> pa.Table:
         reader.close()
     fields = [item.with_type(column.type) for item, column in zip(schema, columns, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+@contextmanager
+def opened(path: Path, engine: str = "auto", **more: Any) -> Iterator[Reader]:
+    """A Parquet file, open, by one of the decoders."""
+    form, options = format_named("parquet"), {"engine": engine, **more}
+    info, storage = DataFileInfo(str(path), path.stat().st_size), Storage()
+    layout, schema = form.layout(info, storage, options)
+    reader = form.open(info, layout, storage, options, schema)
+    try:
+        yield reader
+    finally:
+        reader.close()

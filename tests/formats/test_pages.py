@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.formats.reading import opened
 from torch_dataloader_utils import stream
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.formats.parquet import pages
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.kernels.library import pages_library
-from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import Storage
 
 pytestmark = pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
 
@@ -44,18 +41,6 @@ LEFT = [
     *(pa.struct({"x": pa.int64()}), pa.map_(pa.int32(), pa.int32()), pa.dictionary(pa.int32(), pa.string())),
     *(pa.decimal256(50, 2), pa.duration("us"), pa.null()),
 ]
-
-
-@contextmanager
-def opened(path: Path, engine: str = "auto", **more: Any) -> Iterator[Reader]:
-    options = {"engine": engine, **more}
-    info, storage = DataFileInfo(str(path), path.stat().st_size), Storage()
-    layout, schema = FORM.layout(info, storage, options)
-    reader = FORM.open(info, layout, storage, options, schema)
-    try:
-        yield reader
-    finally:
-        reader.close()
 
 
 @pytest.fixture

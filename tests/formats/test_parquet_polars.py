@@ -4,9 +4,8 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.formats import reading
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.formats.base import Reader
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder
 from torch_dataloader_utils.formats.registry import checked_options, format_named
-from torch_dataloader_utils.model import DataFileInfo
-from torch_dataloader_utils.storage import Storage
 
 polars = pytest.importorskip("polars")
 
@@ -39,16 +37,8 @@ TAKEN = [
 LEFT = [pa.string(), pa.list_(pa.int32()), pa.list_(pa.float32(), 2), pa.struct({"x": pa.int64()}), pa.float16()]
 
 
-@contextmanager
-def opened(path: Path, engine: str = "polars", **more: Any) -> Iterator[Reader]:
-    options = {"engine": engine, **more}
-    info, storage = DataFileInfo(str(path), path.stat().st_size), Storage()
-    layout, schema = FORM.layout(info, storage, options)
-    reader = FORM.open(info, layout, storage, options, schema)
-    try:
-        yield reader
-    finally:
-        reader.close()
+def opened(path: Path, engine: str = "polars", **more: Any) -> AbstractContextManager[Reader]:
+    return reading.opened(path, engine, **more)
 
 
 @pytest.fixture
