@@ -165,7 +165,7 @@ class ParquetReader(Reader):
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
         """Prefetch all requested columns of these row groups from a remote store when the first of them is read."""
-        asked = set(_leaves_of(self._metadata, names))
+        asked = {leaf for name in names for leaf in self._by_name[name]}
         if groups != self._fetched or not asked <= self._unread:
             prefetch(self.source, self.ranges(groups))
             self._fetched, self._unread = groups, set(self._leaves)

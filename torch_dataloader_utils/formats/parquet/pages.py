@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -255,7 +256,7 @@ class _Job:
         self.numbers[_PLACES[name]] = value
 
 
-class _Output:
+class _Output(ABC):
     """A column that is decoded.
 
     Args:
@@ -276,17 +277,17 @@ class _Output:
         """Whether a chunk was."""
         return any(job["refused"] for job in self.jobs)
 
+    @abstractmethod
     def allocate(self, row_bytes: float) -> None:
         """Make the memory of all chunks; `row_bytes` is how many bytes a row had so far, if they are of any length."""
-        raise NotImplementedError
 
     def enlarged(self) -> Sequence[_Job]:
         """The chunks that must be decoded again, with room for what they turned out to hold."""
         return ()
 
+    @abstractmethod
     def array(self) -> pa.ChunkedArray:
         """What was decoded."""
-        raise NotImplementedError
 
 
 class _Flat(_Output):
@@ -330,10 +331,8 @@ class _Texts(_Output):
             if not job["refused"] and job["found"] > job["room"]
         ]
         for job, buffers in short:
-            job["room"], job["nulls"] = job["found"], 0
-            buffers[2] = self._values(job)
-            if buffers[0] is not None:
-                np.frombuffer(buffers[0], np.uint8)[:] = 0
+            job["room"] = job["found"]
+            buffers[2] = self._values(job)  # validity and offsets will be the same
         return [job for job, _ in short]
 
     @property
