@@ -86,6 +86,7 @@ _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns t
 _RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory ...
 _LEASE_BYTES = 1 << 18  # ... in leases of about this size, so that keeping one column keeps little else alive
 _ALIGN = 64  # bytes: the alignment of columns in a lease
+_STRINGS = 1024  # that are made at a time for small batches
 
 Array = npt.NDArray[Any]
 
@@ -297,5 +298,12 @@ def _ragged_dicts(column: Ragged, first: int, count: int, size: int) -> Iterator
 
 
 def lists(column: Text | Objects, first: int, count: int, size: int) -> Iterator[list[Any]]:
-    """Of strings and objects: Python lists, each made when it is needed, because they are larger than the column."""
-    return (column.to_list(a, b) for a, b in spans(first, count, size))
+    """Of strings and objects: Python lists, made when they are needed, because they are larger than the column.
+
+    A value that Python does not have is an error of its own batch, so only strings are made for several at a time.
+    """
+    most = max(1, _STRINGS // max(1, size)) if isinstance(column, Text) else 1
+    for done in range(0, count, most):
+        batches = min(most, count - done)
+        values = column.to_list(first + done * size, first + (done + batches) * size)
+        yield from (values[a:b] for a, b in spans(0, batches, size))
