@@ -21,6 +21,7 @@ from torch_dataloader_utils.formats.parquet import pages
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.storage.remote import RangeFile
 
 pytestmark = pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
 
@@ -38,7 +39,7 @@ TAKEN = [
 ]
 LEFT = [
     *(pa.large_list(pa.string()), pa.list_(pa.string()), pa.list_(pa.bool_()), pa.list_(pa.list_(pa.int32()))),
-    *(pa.struct({"x": pa.int64()}), pa.map_(pa.int32(), pa.int32()), pa.dictionary(pa.int32(), pa.string())),
+    *(pa.struct({"x": pa.int64()}), pa.map_(pa.int32(), pa.int32())),
     *(pa.decimal256(50, 2), pa.duration("us"), pa.null()),
 ]
 
@@ -233,6 +234,47 @@ def test_other_encodings(
         assert found == list(columns) or nulls
 
 
+@given(
+    kind=st.sampled_from([pa.string(), pa.binary()]),
+    seed=st.integers(0, 1000),
+    nulls=st.sampled_from([0, 0.3, 1]),
+    rows=st.sampled_from([1, 9, 1025, 3000]),
+    groups=st.integers(1, 3),
+    limit=st.sampled_from([200, 1 << 20]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    page=st.sampled_from([300, 1 << 20]),
+)
+@settings(max_examples=30)
+def test_codes_are_those_of_the_dictionary_page(
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: pa.DataType,
+    seed: int,
+    nulls: float,
+    rows: int,
+    groups: int,
+    limit: int,
+    version: str,
+    page: int,
+) -> None:
+    """Where a dictionary became too large, and values follow as they are, pyarrow makes it."""
+    rng = np.random.default_rng(seed)
+    words = [None if rng.random() < nulls else f"{place}" * (place % 7) for place in rng.integers(0, 300, rows)]
+    table = pa.table({"word": pa.array(words, kind).dictionary_encode(), "id": range(rows)})
+    path = tmp_path_factory.mktemp("pages") / "f.parquet"
+    pq.write_table(
+        table,
+        path,
+        row_group_size=-(-rows // groups),
+        dictionary_pagesize_limit=limit,
+        data_page_version=version,
+        data_page_size=page,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        found = spied(patch)
+        assert_same(path, [(list(range(pq.ParquetFile(path).num_row_groups)), ["word", "id"])])
+        assert found == ["word", "id"] or limit == 200
+
+
 def test_strings_of_a_dictionary_have_room(tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A footer does not tell how long they are: a chunk with more is decoded again, and later ones have room."""
     calls: list[int] = []
@@ -373,6 +415,50 @@ def test_files_of_spark(decoded: list[str]) -> None:
         if groups:
             assert_same(path, [(groups, names)])
     assert decoded
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_remote_store_serves_both_decoders_with_one_request(
+    decoded: list[str], monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    """What is refused here, pyarrow decodes from the same bytes."""
+    fsspec = pytest.importorskip("fsspec")
+    rng = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "id": np.arange(9000),
+            "text": [f"{n}" * (n % 9) for n in range(9000)],
+            "word": ["a", "bc", "d"] * 3000,
+            "flags": pa.array([[True]] * 9000),
+            "f": rng.standard_normal(9000),
+        }
+    )
+    with fsspec.open("memory://pages/f.parquet", "wb") as file:
+        pq.write_table(table, file, row_group_size=2000, compression={"f": "gzip"})
+    fetched: list[Any] = []
+    get = RangeFile._get
+    monkeypatch.setattr(RangeFile, "_get", lambda self, ranges: fetched.extend(ranges) or get(self, ranges))
+
+    def batches(**options: Any) -> list[Any]:
+        del decoded[:], fetched[:]
+        loader = stream(
+            "memory://pages/",
+            batch_size=64,
+            num_ranks=1,
+            rank=0,
+            output_format="numpy",
+            strings={"word": "codes"},
+            shuffle=shuffle,
+            **options,
+        )
+        return [{key: list(value) for key, value in batch.items()} for batch in loader]
+
+    expected = batches(format_options={"engine": "pyarrow"})
+    requests = sorted(fetched)
+    assert not decoded
+    assert batches() == expected
+    assert {*decoded} == {"id", "text", "word"}
+    assert sorted(fetched) == requests
 
 
 def test_a_loader_without_the_compiled_decoder_delivers_the_same(

@@ -308,6 +308,16 @@ class Format(ABC):
         """The number of values (without nulls) in the lists of a column, for each segment; by default unknown: None."""
         return None
 
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """What decodes these columns of a file, in words; by default there is nothing to say: "".
+
+        Args:
+            layout: the file's layout.
+            names: of top-level columns, some of which it may lack.
+            options: the user's `format_options`.
+        """
+        return ""
+
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """The result of `layout`, as bytes that a manifest file can store (never a pickle)."""
         return pack_layout(layout, schema, *self.pack_metadata(layout.metadata))

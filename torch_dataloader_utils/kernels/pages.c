@@ -19,8 +19,8 @@
 
 /* A column chunk to decode, as a row of int64 in pages.py (`_FIELDS`): the same order, the same names. */
 typedef struct {
-    int64_t file;       /* descriptor */
-    int64_t start;      /* of the chunk in the file */
+    int64_t file;       /* descriptor; or -1, if the bytes are in memory */
+    int64_t start;      /* of the chunk in the file, or its address */
     int64_t length;     /* bytes of the chunk */
     int64_t codec;      /* as in the footer: 0 none, 1 snappy, 6 zstd */
     int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 6 bytes, 7 fixed length */
@@ -40,9 +40,11 @@ typedef struct {
     int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
     int64_t wide;       /* whether they become int64, for which there is room */
     int64_t lists;      /* address of the bits of lists that are not null, if they may be null; they are 0 */
+    int64_t coded;      /* of bytes: 0, or the words for which there is room, whose numbers become the values: int32 */
+    int64_t text;       /* of words: address of their bytes, of which there is `room`; `offsets` are theirs */
     int64_t nulls;      /* result: the values that are null */
     int64_t null_lists; /* result: the lists that are null */
-    int64_t found;      /* result: the values, or bytes, of which there may be more than room for */
+    int64_t found;      /* result: the values, words, or bytes, of which there may be more than room for */
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
 
@@ -509,6 +511,9 @@ static void put_bits(uint8_t *bits, size_t first, const uint8_t *from, size_t co
 
 /* ------------------------------------------------------------------------------------------------------------- values */
 
+/* Whether values are bytes of any length, not numbers of words. */
+static int is_text(const Chunk *chunk) { return chunk->type == BYTES && !chunk->coded; }
+
 /* A word of a dictionary of bytes. */
 typedef struct {
     const uint8_t *at;
@@ -518,7 +523,7 @@ typedef struct {
 /* What a chunk is decoded with. */
 typedef struct {
     const Chunk *chunk;
-    const uint8_t *words;   /* the dictionary: values of `width` bytes, or a Word for each */
+    const uint8_t *words;   /* the dictionary: values of `width` bytes, or a Word for each; of codes, its page */
     const uint8_t *text;    /* where the bytes of words end */
     uint32_t known;         /* its values */
     int64_t read;           /* levels, or rows, that were read */
@@ -578,6 +583,7 @@ static void copied(const Chunk *chunk, uint8_t *restrict out, const uint8_t *res
 static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
     const Chunk *chunk = state->chunk;
     size_t width = (size_t)chunk->width, stored = (size_t)chunk->stored;
+    if (chunk->coded && values->encoding != RLE) return 0;
     if (chunk->type == BOOLEAN && values->encoding == PLAIN) {
         if (count > left_in(&values->in) * 8 - values->bit) return 0;
         for (size_t i = 0; i < count; i++) {
@@ -625,7 +631,8 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
                 for (size_t i = 0; i < part; i++) bad |= codes[i] | (last - codes[i]);
                 if (bad >> 31) return 0;
             }
-            switch (width) {
+            if (chunk->coded) memcpy(out, codes, part * sizeof *codes);
+            else switch (width) {
             case 1: LOOK_UP(uint8_t)
             case 2: LOOK_UP(uint16_t)
             case 4: LOOK_UP(uint32_t)
@@ -721,7 +728,7 @@ static int written(State *state, Values *values, size_t count, size_t present) {
     size_t width = is_bits ? 1 : (size_t)chunk->width, place = (size_t)(chunk->first + state->done);
     uint8_t bytes[BLOCK + 8];
     uint8_t *out = is_bits ? bytes : (uint8_t *)(intptr_t)chunk->values + place * width;
-    if (chunk->type == BYTES) {
+    if (is_text(chunk)) {
         int32_t *ends = (int32_t *)(intptr_t)chunk->offsets + place + 1;
         if (present == count) {
             if (!texts(state, values, ends, count)) return 0;
@@ -951,6 +958,27 @@ static int words_of(Input page, Word *words, size_t known) {
     return 1;
 }
 
+/* Copies the words of a dictionary page of bytes, and where each ends. */
+static int copied_words(const Chunk *chunk, Input page, size_t known) {
+    int32_t *ends = (int32_t *)(intptr_t)chunk->offsets;
+    uint8_t *text = (uint8_t *)(intptr_t)chunk->text;
+    int64_t bytes = 0;
+    if (known > (size_t)chunk->coded) return 0;
+    *ends++ = 0;
+    while (known--) {
+        uint32_t size;
+        if (left_in(&page) < 4) return 0;
+        memcpy(&size, page.at, 4);
+        page.at += 4;
+        if (size > left_in(&page) || bytes + size > chunk->room || bytes + size > INT32_MAX) return 0;
+        memcpy(text + bytes, page.at, size);
+        page.at += size;
+        bytes += size;
+        *ends++ = (int32_t)bytes;
+    }
+    return 1;
+}
+
 /* Decodes the bytes of a chunk; returns 0, or the number of the check that failed. */
 static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd, void *context, State *state) {
     CHECK(1, chunk->codec == NONE || chunk->codec == SNAPPY || (chunk->codec == ZSTD && context));
@@ -960,7 +988,7 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
     state->dense = dense;
     unsigned width = chunk->most > 1 ? 2 : 1; /* of definition levels */
     int pages = 0, of_lists = chunk->entry > 0;
-    if (chunk->type == BYTES) *(int32_t *)(intptr_t)chunk->offsets = 0;
+    if (is_text(chunk)) *(int32_t *)(intptr_t)chunk->offsets = 0;
     while (state->read < chunk->entries) {
         Header head;
         CHECK(5, left_in(&in));
@@ -975,13 +1003,14 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             CHECK(9, !pages && !state->words && chunk->type != BOOLEAN);
             CHECK(10, head.encoding == PLAIN || head.encoding == PLAIN_DICTIONARY);
             CHECK(11, head.values >= 0 && head.values < INT32_MAX);
-            size_t known = (size_t)head.values, each = chunk->type == BYTES ? sizeof(Word) : (size_t)chunk->width;
+            size_t known = (size_t)head.values, each = is_text(chunk) ? sizeof(Word) : (size_t)chunk->width;
             uint8_t *out = taken(&room, size, SLACK);
             CHECK(12, out && plain_bytes(chunk, zstd, context, &page, out, size));
             CHECK(13, known <= left_in(&page) / (chunk->type == BYTES ? 4 : (size_t)chunk->stored));
-            uint8_t *words = taken(&room, known * each, 0);
+            uint8_t *words = chunk->coded ? out : taken(&room, known * each, 0);
             CHECK(14, words);
-            if (chunk->type == BYTES) CHECK(34, words_of(page, (Word *)(void *)words, known));
+            if (chunk->coded) CHECK(46, copied_words(chunk, page, known));
+            else if (is_text(chunk)) CHECK(34, words_of(page, (Word *)(void *)words, known));
             else copied(chunk, words, page.at, known);
             state->words = words;
             state->text = page.end;
@@ -1075,6 +1104,11 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
 
 static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
     CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0);
+    if (chunk->file < 0) {
+        const uint8_t *given = (const uint8_t *)(intptr_t)chunk->start;
+        Input in = {given, given + chunk->length};
+        return chunk_rows(chunk, in, room, zstd, context, state);
+    }
     uint8_t *bytes = taken(&room, (size_t)chunk->length, 0);
     CHECK(3, bytes);
     CHECK(4, read_whole((int)chunk->file, chunk->start, bytes, (size_t)chunk->length));
@@ -1098,7 +1132,7 @@ void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Z
         chunk->refused = read_chunk(chunk, whole, zstd, context, &state);
         chunk->nulls = state.nulls;
         chunk->null_lists = state.null_lists;
-        chunk->found = chunk->type == BYTES ? state.bytes : state.done;
+        chunk->found = chunk->coded ? state.known : is_text(chunk) ? state.bytes : state.done;
     }
     if (context) zstd->release(context);
 }

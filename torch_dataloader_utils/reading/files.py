@@ -79,6 +79,10 @@ class FileOpener(Protocol):
         """The minimum and maximum of top-level columns in a segment, where they are known without reading it."""
         ...
 
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """What decodes these columns of a file, in words; "" if there is nothing to say."""
+        ...
+
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
         """The number of values in the lists of a top-level column, for each segment, if known without reading it."""
         ...

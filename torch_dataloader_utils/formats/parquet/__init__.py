@@ -28,10 +28,11 @@ from torch_dataloader_utils.formats.parquet.guards import (
     has_wide_deltas,
     int96_columns,
 )
-from torch_dataloader_utils.formats.parquet.pages import PageDecoder
+from torch_dataloader_utils.formats.parquet.pages import PageDecoder, left_to_pyarrow
 from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
+from torch_dataloader_utils.kernels.library import pages_library
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -71,7 +72,7 @@ class ParquetReader(Reader):
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
         check_engine(options["engine"])
         self._pages: PageDecoder | None = None
-        if options["engine"] != "pyarrow" and storage.local and PageDecoder.usable(self.source):
+        if options["engine"] != "pyarrow" and PageDecoder.usable(self.source):
             self._pages = PageDecoder(self.source, self._metadata, self._file.schema_arrow, options["page_checksums"])
         self._polars: PolarsDecoder | None = None
         if storage.local and usable(options["engine"]):
@@ -80,12 +81,23 @@ class ParquetReader(Reader):
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups, from one decoder call in the calling thread."""
-        arrays = {} if self._pages is None else dict(self._pages.read(segment_numbers, columns))
-        rest = [name for name in columns if name not in arrays]
-        if rest or not columns:
-            arrays |= zip(rest, self._by_pyarrow(segment_numbers, rest), strict=True)
-            recorder().count("bytes_by_pyarrow", self._stored(segment_numbers, rest))
-        return [arrays[name] for name in columns]
+        groups, names = list(segment_numbers), list(columns)
+        arrays = {} if self._pages is None else self._by_pages(self._pages, groups, names)
+        rest = [name for name in names if name not in arrays]
+        if rest or not names:
+            arrays |= zip(rest, self._by_pyarrow(groups, rest), strict=True)
+            recorder().count("bytes_by_pyarrow", self._stored(groups, rest))
+        return [arrays[name] for name in names]
+
+    def _by_pages(self, decoder: PageDecoder, groups: list[int], names: list[str]) -> dict[str, pa.ChunkedArray]:
+        """Those of the columns that the package's own decoder decodes."""
+        if not self._leaves:
+            return decoder.read(groups, names)
+        with Decoding(self.path, lambda: self._damaged(groups, names)):
+            self._fetch(groups, names)
+            arrays = decoder.read(groups, names)
+        self._unread.update(leaf for name in names if name not in arrays for leaf in self._by_name[name])
+        return arrays
 
     def _stored(self, groups: Sequence[int], names: Sequence[str]) -> int:
         """The stored bytes of columns of these row groups."""
@@ -111,9 +123,8 @@ class ParquetReader(Reader):
         """
         return () if self._pages is None else self._pages.together(columns, rows)
 
-    def _by_pyarrow(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+    def _by_pyarrow(self, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
         """As `read`, by pyarrow."""
-        groups, names = list(segment_numbers), list(columns)
         with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
                 self._fetch(groups, names)
@@ -261,6 +272,16 @@ class ParquetFormat(Format):
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
         """The values of each row group by its statistics; None unless all have them, and lists hold plain values."""
         return list_values(layout.metadata.metadata, [segment.number for segment in layout.segments], name)
+
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """The package's own decoder, or pyarrow, or both."""
+        if {**self.options, **options}["engine"] == "pyarrow":
+            return "pyarrow, as `engine` says"
+        if pages_library() is None:
+            return "pyarrow, more slowly, because there was no C compiler when the package was installed"
+        schema = layout.metadata.metadata.schema.to_arrow_schema()
+        left = left_to_pyarrow(layout.metadata.metadata, [name for name in names if name in schema.names])
+        return "the package itself" + (f"; pyarrow: {listed(left, 5)}" if left else "")
 
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
         """The columns with nulls, and the footer."""

@@ -1,4 +1,4 @@
-"""Decodes columns of local files by the package's own decoder (kernels/pages.c), all of a row group in one call.
+"""Decodes columns by the package's own decoder (kernels/pages.c), all of a row group in one call.
 
 pyarrow decodes into fresh memory, a column per call, and each call waits for the GIL beside a busy training loop. Here
 one call decodes all columns, without the GIL, at half of pyarrow's processor time.
@@ -25,11 +25,13 @@ import pyarrow.types as pt
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.sizes import leaf_count
 from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.storage import RemoteFile
 
 # The numbers of a chunk, as the struct of this name in pages.c has them.
 _FIELDS = (
     *("file", "start", "length", "codec", "type", "stored", "width", "decimal", "most", "entry", "fixed"),
-    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists"),
+    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists", "coded", "text"),
     *("nulls", "null_lists", "found", "refused"),
 )
 _PLACES = {name: place for place, name in enumerate(_FIELDS)}
@@ -49,6 +51,7 @@ _STORED = {
     pa.float64(): "DOUBLE",
     **dict.fromkeys((pa.string(), pa.binary(), pa.large_string(), pa.large_binary()), "BYTE_ARRAY"),
 }
+_CODED = [pa.dictionary(pa.int32(), kind) for kind in (pa.string(), pa.binary())]
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 _MOST_BYTES = 32 << 20  # decoded bytes of one call: some 10 ms of work, and few enough for every thread to hold them
@@ -75,6 +78,7 @@ class _Form(NamedTuple):
         entry: of lists: the level from which on there is an entry; else 0.
         fixed: of lists of one size: the size; else 0.
         wide: whether offsets are int64.
+        coded: whether values are the numbers of words in a dictionary of bytes.
     """
 
     leaf: int
@@ -88,11 +92,19 @@ class _Form(NamedTuple):
     entry: int
     fixed: int
     wide: bool
+    coded: bool
 
     @property
     def is_text(self) -> bool:
         """Whether values are bytes of any length."""
-        return self.kind == _KINDS["BYTE_ARRAY"]
+        return self.kind == _KINDS["BYTE_ARRAY"] and not self.coded
+
+    @property
+    def output(self) -> type[_Output]:
+        """What the column is decoded to."""
+        if self.coded:
+            return _Codes
+        return _Flat if self.is_flat else _Lists if self.entry else _Texts
 
     @property
     def is_flat(self) -> bool:
@@ -108,8 +120,68 @@ class _Form(NamedTuple):
         return entries * self.width if self.width else -(-entries // 8)
 
 
+class _Forms:
+    """The forms of a file's columns.
+
+    Args:
+        metadata: its footer.
+        schema: its columns, as pyarrow reads them.
+    """
+
+    def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
+        self._metadata, self._schema = metadata, schema
+        self._known: dict[str, _Form | None] = {}
+
+    @cached_property
+    def _leaves(self) -> dict[str, int]:
+        return leaf_numbers(self._schema)
+
+    def of(self, columns: Sequence[str]) -> dict[str, _Form]:
+        """Those of the suited ones among these columns."""
+        for name in columns:
+            if name not in self._known:
+                self._known[name] = self._found(name)
+        return {name: form for name in columns if (form := self._known[name]) is not None}
+
+    def _found(self, name: str) -> _Form | None:
+        """The form of a column; None if it is not suited."""
+        leaf = self._leaves.get(name)
+        if leaf is None:
+            return None
+        field, stored = self._schema.field(name), self._metadata.schema.column(leaf)
+        kind, entry, fixed, most = field.type, 0, 0, int(field.nullable)
+        wide = pt.is_large_list(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
+        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+            entry, fixed = most + 1, kind.list_size if pt.is_fixed_size_list(kind) else 0
+            most = entry + int(kind.value_field.nullable)
+            kind = kind.value_type
+            if not pt.is_primitive(kind) or pt.is_boolean(kind) or (pt.is_fixed_size_list(field.type) and not fixed):
+                return None
+        coded = kind in _CODED
+        kind = kind.value_type if coded else kind
+        levels = stored.max_repetition_level, stored.max_definition_level
+        if levels != (int(entry > 0), most) or not _same_bits(kind, stored):
+            return None
+        width = _WIDTHS.get(stored.physical_type, stored.length)
+        narrow = 4 if coded else kind.bit_width // 8 if width else 0
+        physical, decimal = _KINDS[stored.physical_type], pt.is_decimal(kind)
+        return _Form(leaf, field.type, kind, physical, width, narrow, decimal, most, entry, fixed, wide, coded)
+
+
+def left_to_pyarrow(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """The columns of a file that are stored in a way that is not decoded here, by its schema and first row group."""
+    forms, first = _Forms(metadata, metadata.schema.to_arrow_schema()).of(names), metadata.row_group(0)
+    codecs = {name: first.column(form.leaf).compression for name, form in forms.items()}
+    return [name for name in names if name not in forms or not _decompressed(codecs[name])]
+
+
+def _decompressed(codec: str) -> bool:
+    """Whether the bytes of this codec are decompressed here."""
+    return codec in _CODECS and (codec != "ZSTD" or _zstd() is not None)
+
+
 class PageDecoder:
-    """Decodes columns of an open local file. Used by one thread at a time.
+    """Decodes columns of an open file. Used by one thread at a time.
 
     Args:
         source: the file, open.
@@ -118,17 +190,16 @@ class PageDecoder:
         verified: whether the checksums of pages are verified.
     """
 
-    def __init__(self, source: pa.OSFile, metadata: pq.FileMetaData, schema: pa.Schema, verified: bool) -> None:
-        self._source, self._metadata, self._schema, self._verified = source, metadata, schema, verified
-        self._forms: dict[str, _Form | None] = {}
-        self._leaves: dict[str, int] | None = None
+    def __init__(self, source: pa.NativeFile, metadata: pq.FileMetaData, schema: pa.Schema, verified: bool) -> None:
+        self._source, self._metadata, self._verified = source, metadata, verified
+        self._forms = _Forms(metadata, schema)
         self._room = 0  # bytes of memory that the chunks seen so far need
         self._text_bytes: dict[str, float] = {}  # of columns of bytes: those of a row, of which there were most so far
 
     @staticmethod
     def usable(source: pa.NativeFile) -> bool:
         """Whether it can decode this open file in this process."""
-        return isinstance(source, pa.OSFile) and pages_library() is not None
+        return isinstance(source, (pa.OSFile, RemoteFile)) and pages_library() is not None
 
     def together(self, columns: Sequence[str], rows: int) -> list[str]:
         """The first of these columns that one call decodes best, those of fixed width first; none if none is suited.
@@ -137,7 +208,7 @@ class PageDecoder:
             columns: names of columns.
             rows: of the row groups that are read together.
         """
-        forms = {name: form for name in columns if (form := self._form(name)) is not None}
+        forms = self._forms.of(columns)
         names: list[str] = []
         size = 0
         for name in sorted(forms, key=lambda name: not forms[name].is_flat):
@@ -154,34 +225,53 @@ class PageDecoder:
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
-        forms = {name: form for name in columns if (form := self._form(name)) is not None}
+        forms = self._forms.of(columns)
         counts = [self._metadata.row_group(group).num_rows for group in groups]
         chunks = [self._chunks(group, count, forms) for group, count in zip(groups, counts, strict=True)]
         forms = {name: form for name, form in forms.items() if all(name in chunk for chunk in chunks)}
         if not forms or not sum(counts):
             return {}
         outputs = {
-            name: (_Flat if form.is_flat else _Lists if form.entry else _Texts)(form, [chunk[name] for chunk in chunks])
-            for name, form in forms.items()
+            name: form.output(form, [chunk[name] for chunk in chunks]) for name, form in forms.items()
         }
+        decoded: dict[str, _Output] = {}
         try:
             for name, output in outputs.items():
                 output.allocate(self._text_bytes.get(name, 0))
-            _decode([job for output in outputs.values() for job in output.jobs], self._room)
+            jobs = [job for output in outputs.values() for job in output.jobs]
+            self._fetch(jobs)
+            _decode(jobs, self._room)
             short = [job for output in outputs.values() for job in output.enlarged()]
             if short:
                 _decode(short, self._room)
+            decoded = {name: output for name, output in outputs.items() if not output.refused}
         except MemoryError:  # a damaged footer may name any sizes; pyarrow says what is wrong
             return {}
-        for name, output in outputs.items():
+        finally:
+            self._put_back([job for name, output in outputs.items() if name not in decoded for job in output.jobs])
+        for name, output in decoded.items():
             self._text_bytes[name] = max(self._text_bytes.get(name, 0), output.row_bytes)
-        outputs = {name: output for name, output in outputs.items() if not output.refused}
-        recorder().count("bytes_decoded", sum(job["length"] for output in outputs.values() for job in output.jobs))
-        return {name: output.array() for name, output in outputs.items()}
+        recorder().count("bytes_decoded", sum(job["length"] for output in decoded.values() for job in output.jobs))
+        return {name: output.array() for name, output in decoded.items()}
+
+    def _fetch(self, jobs: Sequence[_Job]) -> None:
+        """Have the bytes of these chunks in memory, if the file is not on this machine."""
+        if isinstance(self._source, RemoteFile):
+            for job in jobs:
+                place, content = job["start"], self._source.buffer(job["start"], job["length"])
+                job.fetched = place, content
+                job["file"], job["start"], job["length"] = -1, content.address, content.size
+
+    def _put_back(self, jobs: Sequence[_Job]) -> None:
+        """Give pyarrow the bytes of these chunks, which were fetched."""
+        for job in jobs:
+            if job.fetched is not None:
+                self._source.put_back(*job.fetched)
 
     def _chunks(self, group: int, rows: int, forms: dict[str, _Form]) -> dict[str, _Job]:
         """The chunks of these columns in a row group, without those that are stored in another way."""
-        found, row_group, file = {}, self._metadata.row_group(group), self._source.fileno()
+        found, row_group = {}, self._metadata.row_group(group)
+        file = self._source.fileno() if isinstance(self._source, pa.OSFile) else -1
         for name, form in forms.items():
             chunk = row_group.column(form.leaf)
             codec, length = _CODECS.get(chunk.compression), chunk.total_compressed_size
@@ -209,44 +299,22 @@ class PageDecoder:
                 rows=rows,
                 entries=entries,
                 room=size,
+                coded=max(1, min(rows, size // 4)) if form.coded else 0,  # a word has a length of 4 bytes
                 checked=self._verified,
             )
         return found
 
-    def _form(self, name: str) -> _Form | None:
-        if name not in self._forms:
-            self._forms[name] = self._found(name)
-        return self._forms[name]
-
-    def _found(self, name: str) -> _Form | None:
-        """The form of a column; None if it is not suited."""
-        if self._leaves is None:
-            self._leaves = leaf_numbers(self._schema)
-        leaf = self._leaves.get(name)
-        if leaf is None:
-            return None
-        field, stored = self._schema.field(name), self._metadata.schema.column(leaf)
-        kind, entry, fixed, most = field.type, 0, 0, int(field.nullable)
-        wide = pt.is_large_list(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
-        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-            entry, fixed = most + 1, kind.list_size if pt.is_fixed_size_list(kind) else 0
-            most = entry + int(kind.value_field.nullable)
-            kind = kind.value_type
-            if not pt.is_primitive(kind) or pt.is_boolean(kind) or (pt.is_fixed_size_list(field.type) and not fixed):
-                return None
-        levels = stored.max_repetition_level, stored.max_definition_level
-        if levels != (int(entry > 0), most) or not _same_bits(kind, stored):
-            return None
-        width = _WIDTHS.get(stored.physical_type, stored.length)
-        narrow = kind.bit_width // 8 if width else 0
-        physical, decimal = _KINDS[stored.physical_type], pt.is_decimal(kind)
-        return _Form(leaf, field.type, kind, physical, width, narrow, decimal, most, entry, fixed, wide)
-
 
 class _Job:
-    """A chunk that is decoded: its numbers for pages.c."""
+    """A chunk that is decoded: its numbers for pages.c.
+
+    Attributes:
+        numbers: by the order of their names.
+        fetched: its place in the file and its bytes, if they are in memory.
+    """
 
     def __init__(self, **numbers: int) -> None:
+        self.fetched: tuple[int, pa.Buffer] | None = None
         self.numbers = [int(numbers.get(name, 0)) for name in _FIELDS]
 
     def __getitem__(self, name: str) -> int:
@@ -308,6 +376,31 @@ class _Flat(_Output):
         nulls = sum(job["nulls"] for job in self.jobs)
         buffers = [self._valid if nulls else None, self._values]
         return pa.chunked_array([pa.Array.from_buffers(self.form.type, self._rows, buffers, nulls)], self.form.type)
+
+
+class _Codes(_Output):
+    """The number of a word for each row, and the words, a chunk and a dictionary for each row group."""
+
+    def allocate(self, row_bytes: float) -> None:
+        """Room for as many words as the dictionary page may hold."""
+        self._buffers = []
+        for job in self.jobs:
+            rows = job["rows"]
+            valid = _bits(-(-rows // 8)) if self.form.most else None
+            codes, offsets = pa.allocate_buffer(4 * rows), pa.allocate_buffer(4 * (job["coded"] + 1))
+            text = pa.allocate_buffer(job["room"])
+            job["values"], job["valid"] = codes.address, _address(valid)
+            job["offsets"], job["text"] = offsets.address, text.address
+            self._buffers.append((valid, codes, offsets, text))
+
+    def array(self) -> pa.ChunkedArray:
+        """A chunk for each row group."""
+        parts = []
+        for job, (valid, codes, offsets, text) in zip(self.jobs, self._buffers, strict=True):
+            words = pa.Array.from_buffers(self.form.values, job["found"], [None, offsets, text], 0)
+            buffers = [valid if job["nulls"] else None, codes]
+            parts.append(pa.DictionaryArray.from_buffers(self.form.type, job["rows"], buffers, words, job["nulls"]))
+        return pa.chunked_array(parts, self.form.type)
 
 
 class _Texts(_Output):

@@ -54,6 +54,12 @@ class IcebergOpener:
         """The ranges from the file's statistics and its partition values."""
         return value_ranges(layout, number, names, self.table)
 
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """As the format of the file says of the columns that have the same name in it."""
+        file: IcebergFile = layout.metadata
+        form = inner_format(file.format)
+        return "" if file.inner is None else form.decoder(file.inner, names, inner_options(form, options))
+
     def list_values(self, layout: FileLayout, name: str) -> None:
         """None: a column of the table may have another name in the file, or be missing in it."""
         return
