@@ -221,7 +221,7 @@ class PageDecoder:
     def _found(self, name: str) -> _Form | None:
         """The form of a column; None if it is not suited."""
         if self._leaves is None:
-            self._leaves = leaf_numbers(self._schema)
+            self._leaves = _leaf_numbers(self._schema)
         leaf = self._leaves.get(name)
         if leaf is None:
             return None
@@ -396,7 +396,7 @@ def _address(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.address)
 
 
-def leaf_numbers(schema: pa.Schema) -> dict[str, int]:
+def _leaf_numbers(schema: pa.Schema) -> dict[str, int]:
     """The number of the leaf column of each column that has one; without names that occur twice."""
     numbers, leaf = {}, 0
     for field in schema:
