@@ -308,6 +308,28 @@ def test_one_call_has_so_many_bytes(tmp_path: Path) -> None:
         assert reader.together(names, 100) == ()
 
 
+def test_a_call_of_a_window_stays_in_the_cache(tmp_path: Path) -> None:
+    """Also in a row group that is much larger than the window's others."""
+    sizes, names = [40_000, *[100] * 9], [f"c{n}" for n in range(8)]
+    for number, rows in enumerate(sizes):
+        pq.write_table(pa.table({name: np.arange(rows) for name in names}), tmp_path / f"{number}.parquet")
+    calls: list[int] = []
+    read = PageDecoder.read
+
+    def noted(self: PageDecoder, groups: Any, columns: Any) -> Any:
+        arrays = read(self, groups, columns)
+        calls.append(sum(array.nbytes for array in arrays.values()))
+        return arrays
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PageDecoder, "read", noted)
+        loader = stream(str(tmp_path), shuffle=True, batch_size=1000, num_workers=0, num_ranks=1, rank=0)
+        assert sum(len(batch["c0"]) for batch in loader) == sum(sizes)
+    assert sum(calls) == 8 * 8 * sum(sizes)
+    assert max(calls) == 8 * 40_000  # one column of it
+    assert len(calls) == 8 + 9
+
+
 def test_checksums_are_verified(tmp_path: Path, decoded: list[str]) -> None:
     table = pa.table({"a": np.arange(4000), "b": np.arange(4000)})
     pq.write_table(table, tmp_path / "f", use_dictionary=False, compression="none", write_page_checksum=True)
@@ -377,6 +399,15 @@ def test_a_file_cut_off_meanwhile_is_an_error(tmp_path: Path) -> None:
             file.truncate(5000)
         with pytest.raises(FileReadError):
             reader.read([0], ["a"])
+
+
+def test_a_file_replaced_while_open_is_read_as_it_was(tmp_path: Path, decoded: list[str]) -> None:
+    pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "f")
+    with opened(tmp_path / "f") as reader:
+        pq.write_table(pa.table({"a": [7, 8, 9]}), tmp_path / "new")
+        (tmp_path / "new").rename(tmp_path / "f")
+        assert reader.read([0], ["a"])[0].to_pylist() == [1, 2, 3]
+    assert decoded == ["a"]
 
 
 def test_other_writers(tmp_path: Path, decoded: list[str]) -> None:

@@ -49,10 +49,8 @@ def write_chunks(folder: Path) -> list[Path]:
         with pa.OSFile(str(path)) as source:
             file = pq.ParquetFile(source)
             decoder = PageDecoder(source, file.metadata, file.schema_arrow, verified=number % 4 == 0)
-            form = decoder._form(name)
-            assert form is not None
             rows = file.metadata.row_group(0).num_rows
-            job = decoder._chunks(0, rows, {name: form})[name]
+            job = decoder._chunks(0, rows, decoder._forms.of([name]))[name]
             seed = folder / f"seed-{number}"
             content = source.read_at(job["length"], job["start"])
             seed.write_bytes(np.array(job.numbers, np.int64).tobytes() + content)

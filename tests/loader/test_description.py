@@ -308,7 +308,7 @@ def test_many_keys_and_ranks_are_cut(tmp_path: Path) -> None:
     assert len(shown.keys) == 100
     assert len(shown.ranks) == 1000
     lines = str(shown).splitlines()
-    assert len(lines) <= 80
+    assert len(lines) <= 81
     assert max(map(len, lines)) <= 100
     assert any(line.split()[:3] == ["...", "60", "more"] for line in lines)
     assert any(line.split()[:3] == ["700", "(this", "one)"] for line in lines)

@@ -120,17 +120,6 @@ class Reader(ABC):
         """
         return ()
 
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest.
-
-        By default none: the caller decides how many columns it requests at a time.
-        """
-        return ()
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
-        return self.read(segment_numbers, columns)
-
     def confirm(self) -> None:
         """Check that the file is still as planned; called after each read.
 
@@ -274,7 +263,6 @@ class Format(ABC):
 
         Raises:
             OptionError: a value is wrong.
-            MissingExtraError: a value needs a package that is not installed.
         """
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:

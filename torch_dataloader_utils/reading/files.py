@@ -28,14 +28,6 @@ class FileReader(Protocol):
         """Which of these columns one call of `read` of so many rows decodes best, in order; call again for others."""
         ...
 
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest."""
-        ...
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
-        ...
-
     def confirm(self) -> None:
         """Check that the file is still as planned."""
         ...

@@ -164,7 +164,7 @@ class RunReader:
         return pa.concat_tables(tables)
 
     def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False) -> list[pa.ChunkedArray]:
-        """These columns of the run's rows, with the resolved types; possibly read-only, if `copied`."""
+        """These columns of the run's rows, with the resolved types; `copied` as in `columns`."""
         recorder().enter("decode")
         by_name = {
             item.name: column
@@ -176,11 +176,7 @@ class RunReader:
     def window_calls(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
         """The columns of each call that decodes these runs, one run after another, to copy them."""
         rows = sum(segment.rows or 0 for run in runs for segment in self.segments(run))
-        first = self._reader(self._files[runs[0].file]) if self.alone and runs else None
-        together, rest = ([], wanted) if first is None else calls_of(first.copied_together, wanted)
-        for items in together:  # in halves, for two threads
-            yield from (half for half in (items[::2], items[1::2]) if half)
-        yield from decoder_calls(rest, rows, self.alone, len(runs))
+        return decoder_calls(wanted, rows, self.alone, len(runs))
 
     def columns(
         self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False
@@ -188,6 +184,8 @@ class RunReader:
         """The run's rows, column by column as they are decoded: the columns of one decoder call at a time.
 
         Release them before the next step: their memory, still in the processor's cache, is then reused for decoding.
+        If the values are only `copied`, a call decodes no more columns than stay in that cache; otherwise as many as
+        the file's reader decodes best together.
         """
         reader = self._reader(self._files[run.file])
         with unchanged(reader):
@@ -202,10 +200,9 @@ class RunReader:
         stored = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
         read = [item for item in wanted if item.name in stored]
-        best = reader.copied_together if copied else partial(reader.together, rows=rows)
-        together, rest = calls_of(best, read) if self.alone else ([], read)
+        together, rest = calls_of(reader, read, rows) if self.alone and not copied else ([], read)
         for items in (*together, *decoder_calls(rest, rows, self.alone)):
-            arrays = read_columns(reader, numbers, items, self.alone, copied)
+            arrays = read_columns(reader, numbers, items, self.alone)
             rows, known = len(arrays[0]), True
             arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
             yield items, arrays

@@ -6,7 +6,7 @@ Rows outside a subset that is chosen by place are treated alike.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -26,9 +26,6 @@ from torch_dataloader_utils.storage import Storage
 
 Positions: TypeAlias = npt.NDArray[np.int64]  # row numbers in a file as written, ascending, each once
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-# `read` or `read_to_copy` of a file's reader.
-Read: TypeAlias = Callable[[Sequence[int], Sequence[str]], list[pa.ChunkedArray]]
 
 _MOST = 0.9  # the share of rows left up to which gathering them is faster than Arrow's filter, which branches per row
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
@@ -255,30 +252,14 @@ class _LiveReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments."""
-        return self._read(segment_numbers, columns, self._inner.read)
-
-    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
-        """As the file's own reader decides."""
-        return self._inner.together(columns, rows)
-
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """As the file's own reader decides."""
-        return self._inner.copied_together(columns)
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`; the memory may be read-only."""
-        return self._read(segment_numbers, columns, self._inner.read_to_copy)
-
-    def _read(self, segment_numbers: Sequence[int], columns: Sequence[str], read: Read) -> list[pa.ChunkedArray]:
-        """The remaining rows of all rows of these segments."""
         numbers = list(segment_numbers)
         segments = [self._segments[number] for number in numbers]
         if len(segments) > 1 and any(segment.rows is None for segment in segments):
             # Only a segment that is read alone shows how many rows it has.
-            parts = [self._read([number], columns, read) for number in numbers]
+            parts = [self.read([number], columns) for number in numbers]
             same = zip(*parts, strict=True)
             return [pa.chunked_array([c for part in all_of for c in part.chunks], all_of[0].type) for all_of in same]
-        arrays = read(numbers, columns)
+        arrays = self._inner.read(numbers, columns)
         if not arrays:
             return arrays
         counts = [len(arrays[0]) if segment.rows is None else segment.rows for segment in segments]
@@ -288,6 +269,10 @@ class _LiveReader:
                 self._kept = (numbers, None if mask is None else _kept(mask))
             kept = self._kept[1]
             return arrays if kept is None else [kept.of(array) for array in arrays]
+
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        """As the file's own reader decides."""
+        return self._inner.together(columns, rows)
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""

@@ -134,7 +134,7 @@ class _Forms:
 
     @cached_property
     def _leaves(self) -> dict[str, int]:
-        return leaf_numbers(self._schema)
+        return _leaf_numbers(self._schema)
 
     def of(self, columns: Sequence[str]) -> dict[str, _Form]:
         """Those of the suited ones among these columns."""
@@ -489,7 +489,7 @@ def _address(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.address)
 
 
-def leaf_numbers(schema: pa.Schema) -> dict[str, int]:
+def _leaf_numbers(schema: pa.Schema) -> dict[str, int]:
     """The number of the leaf column of each column that has one; without names that occur twice."""
     numbers, leaf = {}, 0
     for field in schema:
