@@ -20,7 +20,10 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.parquet import pages
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.formats.registry import format_named
+from torch_dataloader_utils.kernels import pages as kernel_pages
 from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.kernels.pages import zstd_functions
+from torch_dataloader_utils.reading import windows
 from torch_dataloader_utils.storage.remote import RangeFile
 
 pytestmark = pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
@@ -170,7 +173,7 @@ def test_values_are_those_of_pyarrow(
     with pytest.MonkeyPatch.context() as patch:
         found = spied(patch)
         assert_same(path, [(numbers, names), ([numbers[-1]], names[::-1])])
-        suited = {"none", "snappy"} | ({"zstd"} if pages._zstd() is not None else set())
+        suited = {"none", "snappy"} | ({"zstd"} if zstd_functions() is not None else set())
         sizes = nulls and any(pa.types.is_fixed_size_list(kind) for kind in kinds)  # of null ones pyarrow makes room
         if written["compression"] in suited and written["use_dictionary"] is False and not sizes:
             assert found == [*names, *names[::-1]]
@@ -280,9 +283,9 @@ def test_strings_of_a_dictionary_have_room(tmp_path: Path, decoded: list[str], m
     calls: list[int] = []
     decode = pages._decode
 
-    def counted(jobs: Any, room: int) -> None:
+    def counted(jobs: Any) -> None:
         calls.append(len(jobs))
-        decode(jobs, room)
+        decode(jobs)
 
     monkeypatch.setattr(pages, "_decode", counted)
     words = ["a word that is repeated", None, "", "another " * 9]
@@ -323,6 +326,7 @@ def test_a_call_of_a_window_stays_in_the_cache(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PageDecoder, "read", noted)
+        patch.setattr(windows, "movable", lambda: False)
         loader = stream(str(tmp_path), shuffle=True, batch_size=1000, num_workers=0, num_ranks=1, rank=0)
         assert sum(len(batch["c0"]) for batch in loader) == sum(sizes)
     assert sum(calls) == 8 * 8 * sum(sizes)
@@ -425,7 +429,7 @@ def test_other_writers(tmp_path: Path, decoded: list[str]) -> None:
     for codec in ("zstd", "snappy", "uncompressed"):
         polars.from_arrow(table).write_parquet(tmp_path / "f.parquet", compression=codec)
         assert_same(tmp_path / "f.parquet", [([0], table.column_names)])
-        if codec != "zstd" or pages._zstd() is not None:
+        if codec != "zstd" or zstd_functions() is not None:
             assert decoded == table.column_names
         decoded.clear()
     deltalake.write_deltalake(str(tmp_path / "delta"), table)
@@ -530,13 +534,13 @@ def test_metrics_say_what_decoded_how_many_bytes(tmp_path: Path) -> None:
 
 def test_memory_between_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread keeps what ordinary chunks need; larger memory is of one call."""
-    monkeypatch.setattr(pages._scratch, "kept", None, raising=False)
-    small = pages._memory(1000)
-    assert pages._memory(500) is small
-    assert pages._memory(2000) is not small
-    kept = pages._memory(2000)
-    assert len(pages._memory(pages._KEPT + 1)) > pages._KEPT
-    assert pages._memory(100) is kept
+    monkeypatch.setattr(kernel_pages._scratch, "kept", None, raising=False)
+    small = kernel_pages.memory(1000)
+    assert kernel_pages.memory(500) is small
+    assert kernel_pages.memory(2000) is not small
+    kept = kernel_pages.memory(2000)
+    assert len(kernel_pages.memory(kernel_pages._KEPT + 1)) > kernel_pages._KEPT
+    assert kernel_pages.memory(100) is kept
 
 
 @pytest.mark.parametrize(("what", "number"), [("room", 100), ("room", 1 << 60), ("entries", 1 << 60)])
@@ -550,13 +554,10 @@ def test_a_footer_that_lies_about_sizes_is_left_to_pyarrow(
 
         def lying(*arguments: Any) -> Any:
             found = chunks(*arguments)
-            if what == "room":
-                decoder._room = number
-            else:
-                found["a"][what] = number
+            found["a"][what] = number
             return found
 
         decoder._chunks = lying
-        pages._scratch.kept = None
+        kernel_pages._scratch.kept = None
         assert len(reader.read([0], ["a"])[0]) == 1000
     assert not decoded

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -119,6 +120,17 @@ class Reader(ABC):
             rows: that are read together.
         """
         return ()
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of the columns that the compiled decoder can take, with a chunk for each segment; by default none.
+
+        They have one value of fixed width for each row of the segments, of the type that `read` returns.
+
+        Args:
+            segment_numbers: as in `read`.
+            columns: as in `read`.
+        """
+        return {}
 
     def confirm(self) -> None:
         """Check that the file is still as planned; called after each read.

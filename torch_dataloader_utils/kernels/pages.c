@@ -25,7 +25,9 @@ typedef struct {
     int64_t codec;      /* as in the footer: 0 none, 1 snappy, 6 zstd */
     int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 6 bytes, 7 fixed length */
     int64_t stored;     /* bytes of a value in PLAIN; 0 for booleans and bytes */
-    int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number */
+    int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number; booleans may
+                           become bytes (1), not bits (0) */
+    int64_t blank;      /* of numbers of up to 8 bytes: the bits that stand at nulls */
     int64_t decimal;    /* whether values are decimals, of 16 bytes; those of fixed length are stored big-endian */
     int64_t most;       /* the greatest definition level: that of a value that is not null */
     int64_t entry;      /* of lists: the level from which on there is an entry; 0: the column has no lists */
@@ -34,7 +36,7 @@ typedef struct {
     int64_t entries;    /* of the chunk: levels, or rows */
     int64_t room;       /* of bytes: for how many of them there is room in `values` */
     int64_t checked;    /* whether checksums are verified */
-    int64_t values;     /* address of the values, or of the bits of booleans */
+    int64_t values;     /* address of the values */
     int64_t valid;      /* address of the bits of values that are not null, if they may be null; they are 0 */
     int64_t first;      /* the place of the chunk's first value in both */
     int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
@@ -47,6 +49,22 @@ typedef struct {
     int64_t found;      /* result: the values, words, or bytes, of which there may be more than room for */
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
+
+/* A column of fixed width to decode and to put in another order, as a row of int64 in pages.py, likewise. */
+typedef struct {
+    int64_t chunks;  /* address of its chunks, which write to `source` */
+    int64_t count;   /* of them */
+    int64_t source;  /* address of the values, in the order of the chunks */
+    int64_t places;  /* address of uint32 [rows]: which of them is delivered first, second, ... */
+    int64_t rows;    /* delivered */
+    int64_t width;   /* bytes of a value */
+    int64_t out;     /* address of the values that are delivered */
+    int64_t fills;   /* whether nulls may be delivered as `blank` */
+    int64_t refused; /* result: whether the column was not decoded, or has nulls that may not be delivered */
+} Gather;
+
+/* That of rows.c: out[i] = source[places[i]]. */
+typedef void Take(uint8_t *out, const uint8_t *source, const uint32_t *places, size_t rows, size_t width);
 
 /* zstd's functions, if its library was found. */
 typedef struct {
@@ -647,14 +665,15 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
     return 1;
 }
 
-/* out[i] = dense[k] for the k-th place that is not null, 0 elsewhere; without a branch, which 50 % nulls would double. */
+/* out[i] = dense[k] for the k-th place that is not null, `blank` elsewhere; without a branch, which 50 % nulls would
+ * double. */
 #define SPREAD(type)                                                                              \
     {                                                                                             \
         const type *from = (const type *)(const void *)state->dense;                              \
         type *to = (type *)(void *)out;                                                           \
         for (size_t i = 0; i < count; i++) {                                                      \
             type keep = (type)(0 - (type)valid[i]);                                               \
-            to[i] = from[k] & keep;                                                               \
+            to[i] = (from[k] & keep) | ((type)blank & (type)~keep);                               \
             k += valid[i];                                                                        \
         }                                                                                         \
         return;                                                                                   \
@@ -662,6 +681,7 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
 
 static void spread(const State *state, uint8_t *out, size_t count, size_t width) {
     const uint8_t *valid = state->levels;
+    const uint64_t blank = (uint64_t)state->chunk->blank;
     size_t k = 0;
     switch (width) {
     case 1: SPREAD(uint8_t)
@@ -669,6 +689,13 @@ static void spread(const State *state, uint8_t *out, size_t count, size_t width)
     case 4: SPREAD(uint32_t)
     default: SPREAD(uint64_t)
     }
+}
+
+/* Writes `count` nulls. */
+static void blanks(const Chunk *chunk, uint8_t *out, size_t count, size_t width) {
+    if (!chunk->blank) memset(out, 0, count * width);
+    else
+        for (size_t i = 0; i < count; i++) memcpy(out + i * width, &chunk->blank, width);
 }
 
 /* Appends bytes, or only counts them where there is no room: the caller is told how many there are. */
@@ -724,7 +751,7 @@ static int texts(State *state, Values *values, int32_t *ends, size_t count) {
 /* Writes `count` values, of which `present` are not null: all, none, or those of `state->levels`. */
 static int written(State *state, Values *values, size_t count, size_t present) {
     const Chunk *chunk = state->chunk;
-    int is_bits = chunk->type == BOOLEAN;
+    int is_bits = chunk->type == BOOLEAN && !chunk->width;
     size_t width = is_bits ? 1 : (size_t)chunk->width, place = (size_t)(chunk->first + state->done);
     uint8_t bytes[BLOCK + 8];
     uint8_t *out = is_bits ? bytes : (uint8_t *)(intptr_t)chunk->values + place * width;
@@ -740,7 +767,7 @@ static int written(State *state, Values *values, size_t count, size_t present) {
     } else if (present == count) {
         if (!decoded(state, values, out, count)) return 0;
     } else if (!present) {
-        memset(out, 0, count * width);
+        blanks(chunk, out, count, width);
     } else if (width > 8 || (width & (width - 1))) { /* of another width than numbers have: one by one */
         for (size_t i = 0; i < count; i++)
             if (!state->levels[i]) memset(out + i * width, 0, width);
@@ -1116,23 +1143,46 @@ static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *con
     return chunk_rows(chunk, in, room, zstd, context, state);
 }
 
+/* Decodes chunks one after another; `context` is zstd's, once it was needed. */
+static void decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd, void **context) {
+    State state;
+    memset(&state, 0, offsetof(State, codes));
+    state.dense = (uint8_t *)state.spare;
+    size_t skip = (64 - (uintptr_t)room % 64) % 64;
+    Room whole = {room + (skip < size ? skip : size), room + size};
+    for (Chunk *chunk = chunks; chunk < chunks + count; chunk++) {
+        if (chunk->codec == ZSTD && zstd && !*context) *context = zstd->create();
+        chunk->refused = read_chunk(chunk, whole, zstd, *context, &state);
+        chunk->nulls = state.nulls;
+        chunk->null_lists = state.null_lists;
+        chunk->found = chunk->coded ? state.known : is_text(chunk) ? state.bytes : state.done;
+    }
+}
+
 /* Decodes chunks one after another.
  *
  * room, size: memory for this call alone. zstd: its functions, or NULL.
  */
 void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd) {
-    State state;
-    memset(&state, 0, offsetof(State, codes));
-    state.dense = (uint8_t *)state.spare;
     void *context = NULL;
-    size_t skip = (64 - (uintptr_t)room % 64) % 64;
-    Room whole = {room + (skip < size ? skip : size), room + size};
-    for (Chunk *chunk = chunks; chunk < chunks + count; chunk++) {
-        if (chunk->codec == ZSTD && zstd && !context) context = zstd->create();
-        chunk->refused = read_chunk(chunk, whole, zstd, context, &state);
-        chunk->nulls = state.nulls;
-        chunk->null_lists = state.null_lists;
-        chunk->found = chunk->coded ? state.known : is_text(chunk) ? state.bytes : state.done;
+    decode(chunks, count, room, size, zstd, &context);
+    if (context) zstd->release(context);
+}
+
+/* Decodes columns whose rows are delivered in another order, each while it is in the processor's cache.
+ *
+ * columns: as above. take: that of rows.c.
+ */
+void tdu_gather(Gather *columns, size_t count, uint8_t *room, size_t size, const Zstd *zstd, Take *take) {
+    void *context = NULL;
+    for (Gather *column = columns; column < columns + count; column++) {
+        Chunk *chunks = (Chunk *)(intptr_t)column->chunks;
+        decode(chunks, (size_t)column->count, room, size, zstd, &context);
+        for (int64_t i = 0; i < column->count; i++)
+            if (chunks[i].refused || (chunks[i].nulls && !column->fills)) column->refused = 1;
+        if (column->refused) continue;
+        take((uint8_t *)(intptr_t)column->out, (const uint8_t *)(intptr_t)column->source,
+             (const uint32_t *)(intptr_t)column->places, (size_t)column->rows, (size_t)column->width);
     }
     if (context) zstd->release(context);
 }

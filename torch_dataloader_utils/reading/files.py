@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -26,6 +27,10 @@ class FileReader(Protocol):
 
     def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
         """Which of these columns one call of `read` of so many rows decodes best, in order; call again for others."""
+        ...
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of the columns of fixed width that `kernels.pages` can decode: chunk for each segment, of all rows."""
         ...
 
     def confirm(self) -> None:

@@ -88,7 +88,7 @@ class TaskReader:
         runs, owners = found
         recorder().enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
-        calls = self._runs.window_calls(runs, list(self._spec.schema))
+        calls = self._runs.window_turns(runs, list(self._spec.schema))
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter, marks)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import during
 from torch_dataloader_utils.hashing import Choice, number_hash
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
@@ -269,6 +270,10 @@ class _LiveReader:
                 self._kept = (numbers, None if mask is None else _kept(mask))
             kept = self._kept[1]
             return arrays if kept is None else [kept.of(array) for array in arrays]
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """None, because rows are left out."""
+        return {}
 
     def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
         """As the file's own reader decides."""

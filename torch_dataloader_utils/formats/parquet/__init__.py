@@ -32,6 +32,7 @@ from torch_dataloader_utils.formats.parquet.pages import PageDecoder, left_to_py
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -83,6 +84,10 @@ class ParquetReader(Reader):
             arrays |= zip(rest, self._by_pyarrow(groups, rest), strict=True)
             recorder().count("bytes_by_pyarrow", self._stored(groups, rest))
         return [arrays[name] for name in names]
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of the columns of fixed width in a local file that are stored as the package's own decoder knows."""
+        return {} if self._pages is None else self._pages.chunks(segment_numbers, columns)
 
     def _by_pages(self, decoder: PageDecoder, groups: list[int], names: list[str]) -> dict[str, pa.ChunkedArray]:
         """Those of the columns that the package's own decoder decodes."""

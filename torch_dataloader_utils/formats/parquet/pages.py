@@ -8,16 +8,12 @@ Whatever is not suited, or is refused for any reason, pyarrow decodes: so its er
 
 from __future__ import annotations
 
-import ctypes
 import json
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -25,16 +21,11 @@ import pyarrow.types as pt
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.sizes import leaf_count
 from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.kernels.pages import CHUNK, Chunks, decode, zstd_functions
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.storage import RemoteFile
 
-# The numbers of a chunk, as the struct of this name in pages.c has them.
-_FIELDS = (
-    *("file", "start", "length", "codec", "type", "stored", "width", "decimal", "most", "entry", "fixed"),
-    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists", "coded", "text"),
-    *("nulls", "null_lists", "found", "refused"),
-)
-_PLACES = {name: place for place, name in enumerate(_FIELDS)}
+_PLACES = {name: place for place, name in enumerate(CHUNK.names or ())}
 
 # Numbers of parquet.thrift.
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
@@ -55,12 +46,7 @@ _CODED = [pa.dictionary(pa.int32(), kind) for kind in (pa.string(), pa.binary())
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 _MOST_BYTES = 32 << 20  # decoded bytes of one call: some 10 ms of work, and few enough for every thread to hold them
-_KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a thread keeps between calls
 _MOST_CHUNK = 1 << 30  # bytes of a chunk: of larger ones, pyarrow reads a page at a time
-_WORD = 16  # bytes of an entry of a dictionary of bytes, each of which is stored in at least 4
-_SLACK = 1 << 10  # bytes that a chunk takes of that memory besides its own, because parts of it lie at 64 bytes
-
-_scratch = threading.local()
 
 
 class _Form(NamedTuple):
@@ -177,7 +163,7 @@ def left_to_pyarrow(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str
 
 def _decompressed(codec: str) -> bool:
     """Whether the bytes of this codec are decompressed here."""
-    return codec in _CODECS and (codec != "ZSTD" or _zstd() is not None)
+    return codec in _CODECS and (codec != "ZSTD" or zstd_functions() is not None)
 
 
 class PageDecoder:
@@ -193,7 +179,6 @@ class PageDecoder:
     def __init__(self, source: pa.NativeFile, metadata: pq.FileMetaData, schema: pa.Schema, verified: bool) -> None:
         self._source, self._metadata, self._verified = source, metadata, verified
         self._forms = _Forms(metadata, schema)
-        self._room = 0  # bytes of memory that the chunks seen so far need
         self._text_bytes: dict[str, float] = {}  # of columns of bytes: those of a row, of which there were most so far
 
     @staticmethod
@@ -231,19 +216,17 @@ class PageDecoder:
         forms = {name: form for name, form in forms.items() if all(name in chunk for chunk in chunks)}
         if not forms or not sum(counts):
             return {}
-        outputs = {
-            name: form.output(form, [chunk[name] for chunk in chunks]) for name, form in forms.items()
-        }
+        outputs = {name: form.output(form, [chunk[name] for chunk in chunks]) for name, form in forms.items()}
         decoded: dict[str, _Output] = {}
         try:
             for name, output in outputs.items():
                 output.allocate(self._text_bytes.get(name, 0))
             jobs = [job for output in outputs.values() for job in output.jobs]
             self._fetch(jobs)
-            _decode(jobs, self._room)
+            _decode(jobs)
             short = [job for output in outputs.values() for job in output.enlarged()]
             if short:
-                _decode(short, self._room)
+                _decode(short)
             decoded = {name: output for name, output in outputs.items() if not output.refused}
         except MemoryError:  # a damaged footer may name any sizes; pyarrow says what is wrong
             return {}
@@ -253,6 +236,18 @@ class PageDecoder:
             self._text_bytes[name] = max(self._text_bytes.get(name, 0), output.row_bytes)
         recorder().count("bytes_decoded", sum(job["length"] for output in decoded.values() for job in output.jobs))
         return {name: output.array() for name, output in decoded.items()}
+
+    def chunks(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, Chunks]:
+        """Of the columns of fixed width, a chunk for each of these row groups; none of a file that is not local."""
+        forms = {name: form for name, form in self._forms.of(columns).items() if form.is_flat and not form.decimal}
+        if isinstance(self._source, RemoteFile):
+            return {}
+        jobs = [self._chunks(group, self._metadata.row_group(group).num_rows, forms) for group in groups]
+        return {
+            name: np.array([tuple(job[name].numbers) for job in jobs], CHUNK)
+            for name in forms
+            if all(name in job for job in jobs)
+        }
 
     def _fetch(self, jobs: Sequence[_Job]) -> None:
         """Have the bytes of these chunks in memory, if the file is not on this machine."""
@@ -283,9 +278,6 @@ class PageDecoder:
             entries_fit = entries == rows if not form.entry else rows <= entries <= _MOST_CHUNK
             if codec is None or not sizes_fit or not entries_fit:
                 continue
-            # The chunk, a page of it, and its dictionary: as a page, and as values.
-            wider = _WORD // 4 if form.is_text else max(1, -(-form.width // max(1, form.stored)))
-            self._room = max(self._room, length + size * (2 + wider) + _SLACK)
             found[name] = _Job(
                 file=file,
                 start=start,
@@ -299,7 +291,7 @@ class PageDecoder:
                 rows=rows,
                 entries=entries,
                 room=size,
-                coded=max(1, min(rows, size // 4)) if form.coded else 0,  # a word has a length of 4 bytes
+                coded=max(1, size // 4) if form.coded else 0,  # the length of a word has 4 bytes
                 checked=self._verified,
             )
         return found
@@ -315,7 +307,7 @@ class _Job:
 
     def __init__(self, **numbers: int) -> None:
         self.fetched: tuple[int, pa.Buffer] | None = None
-        self.numbers = [int(numbers.get(name, 0)) for name in _FIELDS]
+        self.numbers = [int(numbers.get(name, 0)) for name in CHUNK.names or ()]
 
     def __getitem__(self, name: str) -> int:
         return self.numbers[_PLACES[name]]
@@ -514,36 +506,9 @@ def _same_bits(kind: pa.DataType, stored: pq.ColumnSchema) -> bool:
     return bool(_STORED.get(kind) == physical) and (kind != pa.float16() or stored.length == 2)
 
 
-def _decode(jobs: Sequence[_Job], room: int) -> None:
+def _decode(jobs: Sequence[_Job]) -> None:
     """Decode chunks, whose results are then among their numbers."""
-    library, zstd = pages_library(), _zstd()
-    assert library is not None
-    table, memory = np.array([job.numbers for job in jobs], np.int64), _memory(room)
-    library.tdu_decode(
-        table.ctypes.data, len(table), memory.ctypes.data, len(memory), None if zstd is None else zstd.ctypes.data
-    )
+    table = np.array([tuple(job.numbers) for job in jobs], CHUNK)
+    decode(table)
     for job, numbers in zip(jobs, table.tolist(), strict=True):
-        job.numbers = numbers
-
-
-def _memory(size: int) -> npt.NDArray[np.uint8]:
-    """Memory of this thread for one call."""
-    kept: npt.NDArray[np.uint8] | None = getattr(_scratch, "kept", None)
-    if kept is not None and len(kept) >= size:
-        return kept
-    memory = np.empty(size, np.uint8)
-    if size <= _KEPT:
-        _scratch.kept = memory
-    return memory
-
-
-@lru_cache(maxsize=1)
-def _zstd() -> npt.NDArray[np.uint64] | None:
-    """The addresses of zstd's functions, as pages.c takes them; None if its library is not installed."""
-    try:
-        # By name: `ctypes.util.find_library` starts processes.
-        found = ctypes.CDLL("libzstd.so.1")
-        functions = (found.ZSTD_createDCtx, found.ZSTD_freeDCtx, found.ZSTD_decompressDCtx)
-    except (OSError, AttributeError):
-        return None
-    return np.array([ctypes.cast(each, ctypes.c_void_p).value for each in functions], np.uint64)
+        job.numbers = list(numbers)

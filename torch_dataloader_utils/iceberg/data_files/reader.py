@@ -20,6 +20,7 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options, layout_schema
 from torch_dataloader_utils.iceberg.data_files.pruning import value_ranges
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
@@ -134,6 +135,15 @@ class IcebergReader:
         by_source = {self._columns[name].sources: name for name in columns}
         stored = [source[0] for source in by_source if len(source) == 1]
         return [by_source[(name,)] for name in self._inner.together(stored, rows)]
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of columns of the file that are columns of the table unchanged, if no row is deleted."""
+        if self._whole or len(self._positions) or self._by_value is not None:
+            return {}
+        by_source = {self._columns[name].sources[0]: name for name in columns if self._columns[name].as_stored}
+        return {
+            by_source[name]: chunks for name, chunks in self._inner.chunks(segment_numbers, list(by_source)).items()
+        }
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""
