@@ -20,8 +20,8 @@ import pytest
 from torch_dataloader_utils import Fill, NullValueError, OptionError, Shuffle, StructuredDataset, combine, stream
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.kernels.library import pages_library
-from torch_dataloader_utils.kernels.pages import movable
-from torch_dataloader_utils.reading import windows
+from torch_dataloader_utils.kernels.pages import delivers
+from torch_dataloader_utils.reading import straight
 
 I64 = npt.NDArray[np.int64]
 
@@ -294,7 +294,7 @@ def test_both_engines_give_the_same_batches(
             np.testing.assert_equal(values, other[key])
 
 
-@pytest.mark.skipif(not movable(), reason="the decoder is not compiled here")
+@pytest.mark.skipif(not delivers(), reason="the decoder is not compiled here")
 @pytest.mark.parametrize("rows", [700, 30_000])  # windows that are drawn by sorting, and by buckets
 def test_numbers_are_decoded_and_put_in_order_in_one_call(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
@@ -325,8 +325,10 @@ def test_numbers_are_decoded_and_put_in_order_in_one_call(
             data_page_version=("1.0", "2.0", "1.0")[part],
         )
     moved: list[int] = []
-    move = windows.move
-    monkeypatch.setattr(windows, "move", lambda columns, *given: moved.append(len(columns)) or move(columns, *given))
+    deliver = straight.deliver
+    monkeypatch.setattr(
+        straight, "deliver", lambda columns, *given: moved.append(len(columns)) or deliver(columns, *given)
+    )
     holes = [name for number, name in enumerate(kinds) if number % 3 and kinds[name] not in _FLOATS]
     batches = []
     for engine in ("pyarrow", "auto"):

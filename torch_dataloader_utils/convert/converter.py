@@ -78,7 +78,7 @@ class Converter:
         """The columns whose output is their buffer, unless they have nulls: name -> dtype."""
         return {name: element.dtype for name, element in self._scalars() if element.as_stored}
 
-    def moved(self) -> dict[str, tuple[np.dtype[Any], Any]]:
+    def straight(self) -> dict[str, tuple[np.dtype[Any], Any]]:
         """The columns whose stored values are those of the output, but for nulls: name -> dtype, and what nulls become.
 
         That is None where a null is an error.

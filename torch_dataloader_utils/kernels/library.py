@@ -39,7 +39,7 @@ _ARGUMENTS = {
 _OF_PAGES = {
     "tdu_prepare": (),
     "tdu_decode": (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p),
-    "tdu_gather": (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p),
+    "tdu_deliver": (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p),
 }
 
 

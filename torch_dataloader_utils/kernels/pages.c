@@ -50,18 +50,18 @@ typedef struct {
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
 
-/* A column of fixed width to decode and to put in another order, as a row of int64 in pages.py, likewise. */
+/* A column of fixed width to decode to where it is delivered, as a row of int64 in pages.py, likewise. */
 typedef struct {
     int64_t chunks;  /* address of its chunks, which write to `source` */
     int64_t count;   /* of them */
     int64_t source;  /* address of the values, in the order of the chunks */
     int64_t places;  /* address of uint32 [rows]: which of them is delivered first, second, ... */
-    int64_t rows;    /* delivered */
+    int64_t rows;    /* delivered in another order than that of the chunks; 0: `source` is where they are delivered */
     int64_t width;   /* bytes of a value */
     int64_t out;     /* address of the values that are delivered */
     int64_t fills;   /* whether nulls may be delivered as `blank` */
     int64_t refused; /* result: whether the column was not decoded, or has nulls that may not be delivered */
-} Gather;
+} Delivered;
 
 /* That of rows.c: out[i] = source[places[i]]. */
 typedef void Take(uint8_t *out, const uint8_t *source, const uint32_t *places, size_t rows, size_t width);
@@ -1169,18 +1169,18 @@ void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Z
     if (context) zstd->release(context);
 }
 
-/* Decodes columns whose rows are delivered in another order, each while it is in the processor's cache.
+/* Decodes columns to where they are delivered, each while it is in the processor's cache.
  *
  * columns: as above. take: that of rows.c.
  */
-void tdu_gather(Gather *columns, size_t count, uint8_t *room, size_t size, const Zstd *zstd, Take *take) {
+void tdu_deliver(Delivered *columns, size_t count, uint8_t *room, size_t size, const Zstd *zstd, Take *take) {
     void *context = NULL;
-    for (Gather *column = columns; column < columns + count; column++) {
+    for (Delivered *column = columns; column < columns + count; column++) {
         Chunk *chunks = (Chunk *)(intptr_t)column->chunks;
         decode(chunks, (size_t)column->count, room, size, zstd, &context);
         for (int64_t i = 0; i < column->count; i++)
             if (chunks[i].refused || (chunks[i].nulls && !column->fills)) column->refused = 1;
-        if (column->refused) continue;
+        if (column->refused || !column->rows) continue;
         take((uint8_t *)(intptr_t)column->out, (const uint8_t *)(intptr_t)column->source,
              (const uint32_t *)(intptr_t)column->places, (size_t)column->rows, (size_t)column->width);
     }

@@ -31,8 +31,8 @@ _KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a
 _scratch = threading.local()
 
 
-class Moved(NamedTuple):
-    """A column of fixed width that is decoded, and whose rows are delivered in another order.
+class Delivered(NamedTuple):
+    """A column of fixed width that is decoded to where it is delivered.
 
     Attributes:
         chunks: its chunks, [n].
@@ -61,13 +61,13 @@ def decode(chunks: Chunks) -> None:
         chunks[...] = table
 
 
-def move(columns: Sequence[Moved], source: Bytes, places: npt.NDArray[np.uint32]) -> list[bool]:
-    """Decode columns, each while it is in the processor's cache, and deliver their rows in another order.
+def deliver(columns: Sequence[Delivered], scratch: Bytes, places: npt.NDArray[np.uint32] | None = None) -> list[bool]:
+    """Decode columns, each while it is in the processor's cache, and deliver their rows.
 
     Args:
         columns: at least one.
-        source: memory for all rows of a column.
-        places: uint32 [rows], which of the rows of a column's chunks is delivered first, second, ...
+        scratch: memory for all rows of a column, if they have places.
+        places: uint32 [rows], which row of a column is delivered first, second, ...; None: as the chunks have them.
 
     Returns:
         Which of them were: not those with chunks that are not decoded here, or with nulls that have no blank.
@@ -80,19 +80,21 @@ def move(columns: Sequence[Moved], source: Bytes, places: npt.NDArray[np.uint32]
     assert take is not None
     table = joined([column.chunks for column in columns])
     memory, at = _memory_for(table), 0
-    numbers = np.zeros((len(columns), 9), np.int64)
+    numbers = np.zeros((len(columns), 9), np.int64)  # as the struct `Delivered` of pages.c
+    order = (0, 0) if places is None else (places.ctypes.data, len(places))
     for number, (chunks, out, blank) in enumerate(columns):
         own = table[at : at + len(chunks)]
-        own["values"], own["valid"] = source.ctypes.data, 0
+        source = (out if places is None else scratch).ctypes.data
+        own["values"], own["valid"] = source, 0
         own["first"], own["width"] = np.cumsum(own["rows"]) - own["rows"], out.itemsize
         if blank is not None:
             own["blank"] = int.from_bytes(out.dtype.type(blank).tobytes().ljust(8, b"\0"), "little", signed=True)
         numbers[number, :-1] = (
-            *(own.ctypes.data, len(own), source.ctypes.data, places.ctypes.data, len(places)),
-            *(width_of(out), out.ctypes.data, blank is not None),
+            *(own.ctypes.data, len(own), source, *order, width_of(out), out.ctypes.data),
+            blank is not None,
         )
         at += len(own)
-    found.tdu_gather(
+    found.tdu_deliver(
         *addresses(numbers),
         len(numbers),
         *addresses(memory),
@@ -109,8 +111,8 @@ def joined(parts: Sequence[Chunks]) -> Chunks:
     return np.concatenate([np.ascontiguousarray(part).view(np.int64) for part in parts]).view(CHUNK)
 
 
-def movable() -> bool:
-    """Whether there are the compiled libraries that `move` needs."""
+def delivers() -> bool:
+    """Whether there are the compiled libraries that `deliver` needs."""
     return pages_library() is not None and library() is not None
 
 

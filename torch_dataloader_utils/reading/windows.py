@@ -23,12 +23,12 @@ from torch_dataloader_utils.convert.elements import stored_values
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import NO_WORK, recorder, recording
 from torch_dataloader_utils.kernels import BucketOrder, compiled, put, take
-from torch_dataloader_utils.kernels.pages import Moved, movable, move
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Piece, Rows, Task, Window, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
+from torch_dataloader_utils.reading.straight import StraightReader
 from torch_dataloader_utils.seeding import window_order
 
 if TYPE_CHECKING:
@@ -409,12 +409,20 @@ class WindowReader:
         converter: converts all columns.
         runs: decodes runs of segments.
         part: the converter of some columns, by their names.
+        straight: reads columns of numbers.
     """
 
-    def __init__(self, converter: Converter, runs: RunReader, part: Callable[[tuple[str, ...]], Converter]) -> None:
+    def __init__(
+        self,
+        converter: Converter,
+        runs: RunReader,
+        part: Callable[[tuple[str, ...]], Converter],
+        straight: StraightReader,
+    ) -> None:
         self._runs = runs
         self._part = part
-        self._dense, self._stored, self._by_moving = converter.dense(), converter.stored(), converter.moved()
+        self._straight = straight
+        self._dense, self._stored = converter.dense(), converter.stored()
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
         self._numbers = Scratch()
 
@@ -422,34 +430,15 @@ class WindowReader:
         """The output of some columns, in order of delivery: decoded for all runs, then gathered."""
         self._runs.keep_open(shared.runs)
         self._runs.announce(shared.runs)
-        columns = self._moved(shared, items)
-        rest = [item for item in items if self._dense.get(item.name) not in columns]
+        places, straight = shared.gather.places_once, {}
+        if places is not None:
+            runs = [shared.runs[run] for run in shared.gather.run_order]
+            straight = self._straight.columns(runs, items, shared.gather.drawn, places)
+        columns: dict[str, Column] = {self._dense[name]: column for name, column in straight.items()}
+        rest = [item for item in items if item.name not in straight]
         for part in self._runs.window_calls(shared.runs, rest):
             columns |= self._read(shared, part)
         return columns
-
-    def _moved(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
-        """The output of those columns that one call decodes and gathers, column by column."""
-        places = shared.gather.places_once
-        wanted = [item for item in items if item.name in self._by_moving]
-        if places is None or not wanted or not movable():
-            return {}
-        recorder().enter("decode")
-        rows, found = shared.gather.drawn, {}
-        with noting(lambda: self._runs.where(shared.runs), DataLoaderUtilsError), self._runs.unchanged(shared.runs):
-            runs = [shared.runs[run] for run in shared.gather.run_order]
-            for name, chunks in self._runs.chunks(runs, wanted).items():
-                if int(chunks["rows"].sum()) == rows:  # each run is drawn as a whole
-                    dtype, blank = self._by_moving[name]
-                    out = shared.gather.pool.lease(len(places) * dtype.itemsize).view(dtype)
-                    found[name] = Moved(chunks, out, blank)
-            if not found:
-                return {}
-            widest = max(column.out.itemsize for column in found.values())
-            moved = move(list(found.values()), self._scratch[0].bytes(rows * widest), places)
-        done = {name: column for (name, column), whole in zip(found.items(), moved, strict=True) if whole}
-        recorder().count("bytes_decoded", sum(int(column.chunks["length"].sum()) for column in done.values()))
-        return {self._dense[name]: Dense(column.out) for name, column in done.items()}
 
     def _read(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
         """The output of the columns of one call of a file's reader."""
