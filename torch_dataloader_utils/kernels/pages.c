@@ -61,7 +61,7 @@ typedef struct {
     int64_t out;     /* address of the values that are delivered */
     int64_t fills;   /* whether nulls may be delivered as `blank` */
     int64_t refused; /* result: whether the column was not decoded, or has nulls that may not be delivered */
-} Delivered;
+} Straight;
 
 /* That of rows.c: out[i] = source[places[i]]. */
 typedef void Take(uint8_t *out, const uint8_t *source, const uint32_t *places, size_t rows, size_t width);
@@ -1173,9 +1173,9 @@ void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Z
  *
  * columns: as above. take: that of rows.c.
  */
-void tdu_deliver(Delivered *columns, size_t count, uint8_t *room, size_t size, const Zstd *zstd, Take *take) {
+void tdu_deliver(Straight *columns, size_t count, uint8_t *room, size_t size, const Zstd *zstd, Take *take) {
     void *context = NULL;
-    for (Delivered *column = columns; column < columns + count; column++) {
+    for (Straight *column = columns; column < columns + count; column++) {
         Chunk *chunks = (Chunk *)(intptr_t)column->chunks;
         decode(chunks, (size_t)column->count, room, size, zstd, &context);
         for (int64_t i = 0; i < column->count; i++)

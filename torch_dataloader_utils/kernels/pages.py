@@ -31,7 +31,7 @@ _KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a
 _scratch = threading.local()
 
 
-class Delivered(NamedTuple):
+class Straight(NamedTuple):
     """A column of fixed width that is decoded to where it is delivered.
 
     Attributes:
@@ -61,7 +61,7 @@ def decode(chunks: Chunks) -> None:
         chunks[...] = table
 
 
-def deliver(columns: Sequence[Delivered], scratch: Bytes, places: npt.NDArray[np.uint32] | None = None) -> list[bool]:
+def deliver(columns: Sequence[Straight], scratch: Bytes, places: npt.NDArray[np.uint32] | None = None) -> list[bool]:
     """Decode columns, each while it is in the processor's cache, and deliver their rows.
 
     Args:
@@ -80,7 +80,7 @@ def deliver(columns: Sequence[Delivered], scratch: Bytes, places: npt.NDArray[np
     assert take is not None
     table = joined([column.chunks for column in columns])
     memory, at = _memory_for(table), 0
-    numbers = np.zeros((len(columns), 9), np.int64)  # as the struct `Delivered` of pages.c
+    numbers = np.zeros((len(columns), 9), np.int64)  # as the struct `Straight` of pages.c
     order = (0, 0) if places is None else (places.ctypes.data, len(places))
     for number, (chunks, out, blank) in enumerate(columns):
         own = table[at : at + len(chunks)]

@@ -12,7 +12,7 @@ from torch_dataloader_utils.convert.columns import Dense
 from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.kernels.pages import Delivered, deliver, delivers
+from torch_dataloader_utils.kernels.pages import Straight, deliver, delivers
 from torch_dataloader_utils.reading.blocks import noting
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
@@ -51,13 +51,13 @@ class StraightReader:
         if not named or not delivers():
             return {}
         recorder().enter("decode")
-        found: dict[str, Delivered] = {}
+        found: dict[str, Straight] = {}
         with noting(lambda: self._runs.where(runs), DataLoaderUtilsError), self._runs.unchanged(runs):
             for name, chunks in self._runs.chunks(runs, named).items():
                 if int(chunks["rows"].sum()) == rows:
                     dtype, blank = self._forms[name]
                     size = rows if places is None else len(places)
-                    found[name] = Delivered(chunks, self._pool.lease(size * dtype.itemsize).view(dtype), blank)
+                    found[name] = Straight(chunks, self._pool.lease(size * dtype.itemsize).view(dtype), blank)
             if not found:
                 return {}
             widest = 0 if places is None else max(column.out.itemsize for column in found.values())
