@@ -29,7 +29,7 @@ from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.convert.columns import Objects, Ragged, Text
 from torch_dataloader_utils.convert.layouts import Padding
-from torch_dataloader_utils.errors import EmptyDatasetError
+from torch_dataloader_utils.errors import EmptyDatasetError, UnsupportedTypeError
 from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block
 
@@ -173,3 +173,26 @@ def test_strings_become_python_objects_batch_by_batch(output: str) -> None:
         tracemalloc.stop()
     assert len(batch["s"]) == size
     assert used < 2 * size * (sys.getsizeof("x" * 8) + 8)
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_the_strings_of_small_batches_are_made_together(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, size = 3000, 32
+    offsets, calls, made = np.arange(rows + 1) * 4, [], Text.to_list
+    text = Text(np.frombuffer(b"".join(b"%04d" % row for row in range(rows)), np.uint8), offsets, None, False)
+    monkeypatch.setattr(Text, "to_list", lambda self, *span: calls.append(span) or made(self, *span))
+    form = make_form(output, ["s"], pin_memory=False)
+    batches = [batch["s"] for batch in form.slices(Block.of_columns(rows, {"s": text}), 8, 93, size)]
+    assert batches == [[f"{row:04d}" for row in range(start, start + size)] for start in range(8, 8 + 93 * size, size)]
+    assert len(calls) == 3, "of 1,024 rows each at most"
+    batches[0].append("changed")
+    assert batches[1][0] == "0040"
+
+
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_an_object_that_python_has_not_is_an_error_of_its_own_batch(output: str) -> None:
+    times = pa.chunked_array([pa.array([[0], [1], [2], [10**18]], pa.list_(pa.timestamp("s")))])
+    batches = make_form(output, ["t"], pin_memory=False).slices(Block.of_columns(4, {"t": Objects(times)}), 0, 4, 1)
+    assert len([next(batches) for _ in range(3)]) == 3
+    with pytest.raises(UnsupportedTypeError, match="has a value that Python has not"):
+        next(batches)

@@ -179,6 +179,17 @@ def test_values_are_those_of_pyarrow(
             assert found == [*names, *names[::-1]]
 
 
+def test_columns_that_are_decoded_together_keep_their_own_nulls(tmp_path: Path, decoded: list[str]) -> None:
+    """Their validity lies in one piece of memory; columns of one type differ in names, and in being nullable."""
+    kinds = [pa.int32(), pa.string(), pa.list_(pa.float32()), pa.bool_(), pa.timestamp("us")]
+    columns = {f"c{n}": values_of(kinds[n % 5], 61, n, [0, 0.3][n % 3 == 0]) for n in range(200)}
+    schema = pa.schema([pa.field(name, column.type, n % 7 > 0) for n, (name, column) in enumerate(columns.items())])
+    schema = pa.schema([field.with_nullable(field.nullable or columns[field.name].null_count > 0) for field in schema])
+    pq.write_table(pa.table(columns, schema), tmp_path / "f", row_group_size=17)
+    assert_same(tmp_path / "f", [([0, 1, 2, 3], schema.names), ([2], schema.names[::-1]), ([3, 1], schema.names[::3])])
+    assert set(decoded) == set(schema.names)
+
+
 def test_what_is_stored_in_another_way_is_left_to_pyarrow(tmp_path: Path, decoded: list[str]) -> None:
     rng = np.random.default_rng(1)
     columns: dict[str, Any] = {f"left {n}": pa.array([None] * 50, kind) for n, kind in enumerate(LEFT)}
@@ -281,13 +292,13 @@ def test_codes_are_those_of_the_dictionary_page(
 def test_strings_of_a_dictionary_have_room(tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A footer does not tell how long they are: a chunk with more is decoded again, and later ones have room."""
     calls: list[int] = []
-    decode = pages._decode
+    decode = pages.decode
 
-    def counted(jobs: Any) -> None:
-        calls.append(len(jobs))
-        decode(jobs)
+    def counted(chunks: Any) -> None:
+        calls.append(chunks.size)
+        decode(chunks)
 
-    monkeypatch.setattr(pages, "_decode", counted)
+    monkeypatch.setattr(pages, "decode", counted)
     words = ["a word that is repeated", None, "", "another " * 9]
     table = pa.table({"few": [words[row % 4] for row in range(3000)], "id": range(3000)})
     pq.write_table(table, tmp_path / "f", row_group_size=1000)
@@ -545,7 +556,7 @@ def test_memory_between_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("what", "number"), [("room", 100), ("room", 1 << 60), ("entries", 1 << 60)])
 def test_a_footer_that_lies_about_sizes_is_left_to_pyarrow(
-    tmp_path: Path, decoded: list[str], what: str, number: int
+    tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch, what: str, number: int
 ) -> None:
     pq.write_table(pa.table({"a": [[row] for row in range(1000)]}), tmp_path / "f", use_dictionary=False)
     with opened(tmp_path / "f") as reader:
@@ -553,9 +564,9 @@ def test_a_footer_that_lies_about_sizes_is_left_to_pyarrow(
         chunks = decoder._chunks
 
         def lying(*arguments: Any) -> Any:
-            found = chunks(*arguments)
-            found["a"][what] = number
-            return found
+            found, fits = chunks(*arguments)
+            found[what] = number
+            return found, fits
 
         decoder._chunks = lying
         kernel_pages._scratch.kept = None

@@ -49,11 +49,9 @@ def write_chunks(folder: Path) -> list[Path]:
         with pa.OSFile(str(path)) as source:
             file = pq.ParquetFile(source)
             decoder = PageDecoder(source, file.metadata, file.schema_arrow, verified=number % 4 == 0)
-            rows = file.metadata.row_group(0).num_rows
-            job = decoder._chunks(0, rows, decoder._forms.of([name]))[name]
+            chunk = decoder._chunks([0], decoder._forms.of([name]))[0][0, 0]
             seed = folder / f"seed-{number}"
-            content = source.read_at(job["length"], job["start"])
-            seed.write_bytes(np.array(job.numbers, np.int64).tobytes() + content)
+            seed.write_bytes(chunk.tobytes() + source.read_at(int(chunk["length"]), int(chunk["start"])))
             seeds.append(seed)
     return seeds
 

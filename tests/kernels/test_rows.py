@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_dataloader_utils.kernels import join_offsets, library, put, rows, take, take_ranges
+from torch_dataloader_utils.kernels import join_offsets, library, put, rows, stack, take, take_ranges
 
 pytestmark = pytest.mark.usefixtures("found")
 
@@ -88,6 +88,18 @@ def test_ranges_of_any_length_are_taken(parts: list[list[bytes]], m: int, data: 
     assert ends.dtype == np.int64
     assert [values[a:b].tobytes() for a, b in pairwise(ends)] == [texts[i] for i in places]
     assert leased in ([], [sum(len(texts[i]) for i in places)])
+
+
+@EACH
+@given(st.integers(0, 200), st.integers(1, 300), st.sampled_from([1, 2, 4, 8]), st.integers(0, 15))
+def test_columns_are_put_side_by_side(n: int, k: int, width: int, shift: int) -> None:
+    columns = [table(n, width, seed) for seed in range(k)]
+    memory = np.full((n + 1) * k * width + shift, 7, np.uint8)  # the output begins anywhere in a cache line
+    out = memory[shift : shift + n * k * width].view(f"u{width}").reshape(n, k)
+    stack(columns, out)
+    assert (out == np.stack(columns, axis=1)).all()
+    assert (memory[:shift] == 7).all()
+    assert (memory[shift + n * k * width :] == 7).all()
 
 
 def test_joined_offsets_begin_at_0() -> None:

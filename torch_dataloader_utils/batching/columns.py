@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +86,7 @@ _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns t
 _RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory ...
 _LEASE_BYTES = 1 << 18  # ... in leases of about this size, so that keeping one column keeps little else alive
 _ALIGN = 64  # bytes: the alignment of columns in a lease
+_STRINGS = 1024  # that are made at a time for small batches
 
 Array = npt.NDArray[Any]
 
@@ -93,8 +94,10 @@ Array = npt.NDArray[Any]
 # The target keys of batches, each with the keys of the columns of lists that it joins.
 Jagged = Mapping[str, Sequence[str]]
 
-# Cuts a column into batches: (first, count, size) -> `count` values, one per batch.
-Slicer = Callable[[int, int, int], Iterable[Any]]
+# Cuts a column, or those that are joined, by key: (it, first, count, size) -> `count` values, one per batch.
+# There is one function for all columns of a kind: making one for each would take as long as their views, and leave the
+# garbage collector more objects than these.
+Cut: TypeAlias = Callable[[Any, int, int, int], Iterable[Any]]
 
 
 class ColumnForm:
@@ -103,15 +106,15 @@ class ColumnForm:
     def __init__(
         self,
         keys: Sequence[str],
-        slicer: Callable[[Column], Slicer],
+        cut_of: Callable[[Column], Cut],
         jagged: Jagged,
-        jagged_slicer: Callable[[Mapping[str, Ragged]], Slicer],
+        jagged_cut: Cut,
     ) -> None:
         self._keys = tuple(keys)  # of blocks
         self._entries = tuple(stacked_keys(keys, jagged))  # of batches
-        self._slicer = slicer
+        self._cut_of = cut_of
         self._jagged = jagged
-        self._jagged_slicer = jagged_slicer
+        self._jagged_cut = jagged_cut
         self.pool = BufferPool()  # for joined batches, with at most one lease per column
         self._group = max(_LEAST_BATCHES, _GROUP // max(1, len(self._keys)))
 
@@ -138,22 +141,27 @@ class ColumnForm:
         }
 
     def _split(self, columns: dict[str, Column], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
-        slicers = [self._slicer_of(key, columns) for key in self._entries]
+        sources = [self._source(key, columns) for key in self._entries]
+        cuts = [
+            self._jagged_cut if entry in self._jagged else self._cut_of(source)
+            for entry, source in zip(self._entries, sources, strict=True)
+        ]
         while count:
             group = min(count, self._group)
-            values = self._values(slicers, first, group, size)
+            values = self._values(cuts, sources, first, group, size)
             first, count = first + group * size, count - group
             for batch in zip(*values, strict=True):
                 yield dict(zip(self._entries, batch, strict=True))
 
-    def _slicer_of(self, entry: str, columns: dict[str, Column]) -> Slicer:
-        if entry not in self._jagged:
-            return self._slicer(columns[entry])
-        return self._jagged_slicer({key: cast(Ragged, columns[key]) for key in self._jagged[entry]})
+    def _source(self, entry: str, columns: Mapping[str, Column]) -> Any:
+        """The column of an entry of batches, or those that it joins, by their keys."""
+        return {key: columns[key] for key in self._jagged[entry]} if entry in self._jagged else columns[entry]
 
-    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
-        """For each column, `count` values, one per batch."""
-        return [slicer(first, count, size) for slicer in slicers]
+    def _values(
+        self, cuts: Sequence[Cut], sources: Sequence[Any], first: int, count: int, size: int
+    ) -> list[Iterable[Any]]:
+        """For each entry, `count` values, one per batch."""
+        return [cut(source, first, count, size) for cut, source in zip(cuts, sources, strict=True)]
 
     def _joined(self, columns: dict[str, list[Column]]) -> dict[str, Column]:
         """The rows of each key's columns as one column; in recycled memory if they are large."""
@@ -241,50 +249,38 @@ def jagged_batches(columns: Mapping[str, Ragged], first: int, count: int, size: 
         yield np.concatenate([array[ends[number] : ends[number + 1]] for array, ends in parts]), batch
 
 
-def numpy_jagged(columns: Mapping[str, Ragged]) -> Slicer:
-    """A function that cuts columns into dicts of arrays."""
-    return lambda first, count, size: [
-        {"keys": list(columns), "values": values, "lengths": lengths}
-        for values, lengths in jagged_batches(columns, first, count, size)
-    ]
+def numpy_jagged(columns: Mapping[str, Ragged], first: int, count: int, size: int) -> Iterable[dict[str, Any]]:
+    """Columns of lists, joined in dicts of arrays."""
+    for values, lengths in jagged_batches(columns, first, count, size):
+        yield {"keys": list(columns), "values": values, "lengths": lengths}
 
 
-def numpy_column(column: Column) -> Slicer:
-    """A function that cuts the column into arrays."""
+def numpy_cut(column: Column) -> Cut:
+    """The function that cuts columns of this kind into arrays."""
     if isinstance(column, Dense):
-        return lambda first, count, size: [column.array[a:b] for a, b in spans(first, count, size)]
-    if isinstance(column, Ragged) and column.layout == "longest":
-        return longest_of(column)
-    if isinstance(column, Ragged) and column.layout == "ends":
-        return ends_of(column)
-    if isinstance(column, Ragged):
-        return lambda first, count, size: [
-            _ragged_dict(column, *pair) for pair in ragged_batches(column, first, count, size)
-        ]
-    return list_column(column)
+        return _arrays
+    if not isinstance(column, Ragged):
+        return lists
+    return longest if column.layout == "longest" else ends if column.layout == "ends" else _ragged_dicts
 
 
-def ends_of(column: Ragged) -> Slicer:
-    """A function that cuts lengths of runs into where each run of a batch ends, after a 0: int32 [runs + 1]."""
-
-    def slicer(first: int, count: int, size: int) -> Iterator[Array]:
-        for start, stop in pairwise(_bounds(column, first, count, size).tolist()):
-            out = np.zeros(stop - start + 1, np.int32)
-            np.cumsum(column.values[start:stop], out=out[1:])
-            yield out
-
-    return slicer
+def _arrays(column: Dense, first: int, count: int, size: int) -> list[Array]:
+    return [column.array[a:b] for a, b in spans(first, count, size)]
 
 
-def longest_of(column: Ragged) -> Slicer:
-    """A function that cuts the column, which has no empty row, into numbers: the largest value of each batch."""
+def ends(column: Ragged, first: int, count: int, size: int) -> Iterator[Array]:
+    """Of lengths of runs: where each run of a batch ends, after a 0: int32 [runs + 1]."""
+    for start, stop in pairwise(_bounds(column, first, count, size).tolist()):
+        out = np.zeros(stop - start + 1, np.int32)
+        np.cumsum(column.values[start:stop], out=out[1:])
+        yield out
 
-    def slicer(first: int, count: int, size: int) -> list[int]:
-        bounds = _bounds(column, first, count, size)
-        largest: list[int] = np.maximum.reduceat(column.values[: bounds[-1]], bounds[:-1]).tolist() if count else []
-        return largest
 
-    return slicer
+def longest(column: Ragged, first: int, count: int, size: int) -> list[int]:
+    """Of lengths of runs, with no empty row: the largest of each batch, a number."""
+    bounds = _bounds(column, first, count, size)
+    largest: list[int] = np.maximum.reduceat(column.values[: bounds[-1]], bounds[:-1]).tolist() if count else []
+    return largest
 
 
 def _bounds(column: Ragged, first: int, count: int, size: int) -> Array:
@@ -293,12 +289,21 @@ def _bounds(column: Ragged, first: int, count: int, size: int) -> Array:
     return bounds
 
 
-def _ragged_dict(column: Ragged, values: Array, offsets: Array) -> dict[str, Array]:
-    if isinstance(column.layout, Padding):
-        return dict(zip(("values", "lengths"), padded(values, offsets, column.layout), strict=True))
-    return {"values": values, "offsets": offsets}
+def _ragged_dicts(column: Ragged, first: int, count: int, size: int) -> Iterator[dict[str, Array]]:
+    for values, offsets in ragged_batches(column, first, count, size):
+        if isinstance(column.layout, Padding):
+            yield dict(zip(("values", "lengths"), padded(values, offsets, column.layout), strict=True))
+        else:
+            yield {"values": values, "offsets": offsets}
 
 
-def list_column(column: Text | Objects) -> Slicer:
-    """A function that cuts the column into Python lists, each when it is needed: they are larger than the column."""
-    return lambda first, count, size: (column.to_list(a, b) for a, b in spans(first, count, size))
+def lists(column: Text | Objects, first: int, count: int, size: int) -> Iterator[list[Any]]:
+    """Of strings and objects: Python lists, made when they are needed, because they are larger than the column.
+
+    A value that Python does not have is an error of its own batch, so only strings are made for several at a time.
+    """
+    most = max(1, _STRINGS // max(1, size)) if isinstance(column, Text) else 1
+    for done in range(0, count, most):
+        batches = min(most, count - done)
+        values = column.to_list(first + done * size, first + (done + batches) * size)
+        yield from (values[a:b] for a, b in spans(0, batches, size))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.batching.batches import BatchMaker, Part
-from torch_dataloader_utils.batching.columns import ColumnForm, Jagged, numpy_column, numpy_jagged
+from torch_dataloader_utils.batching.columns import ColumnForm, Jagged, numpy_cut, numpy_jagged
 from torch_dataloader_utils.batching.devices import Target
 from torch_dataloader_utils.batching.sent import SentForm
 from torch_dataloader_utils.batching.tensors import TensorForm
@@ -40,7 +40,7 @@ def make_form(
     if output_format == "dict":
         return ArrowForm(python_rows)
     if output_format == "numpy":
-        return ColumnForm(keys, numpy_column, jagged or {}, numpy_jagged)
+        return ColumnForm(keys, numpy_cut, jagged or {}, numpy_jagged)
     if target is not None:
         return SentForm(keys, jagged or {}, target)
     return TensorForm(keys, pin_memory, jagged or {})
@@ -54,7 +54,7 @@ def first_imports(output_format: str, report: Mapping[str, Mapping[str, Any]], s
         report: the kind of each key, as `Scan.report` tells it.
         schema: of the rows before they are converted.
     """
-    kinds = [kind for item in schema for kind in _all_types(item.type)]
+    kinds = {kind for each in set(schema.types) for kind in _all_types(each)}
     if output_format in ("torch", "numpy"):
         plain = all(pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) for kind in kinds)
         objects = any(entry.get("kind") == "list" for entry in report.values())

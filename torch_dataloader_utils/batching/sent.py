@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
 from torch_dataloader_utils.batching.columns import (
     Array,
+    Cut,
     Jagged,
-    Slicer,
-    ends_of,
+    ends,
     jagged_batches,
-    list_column,
-    longest_of,
+    lists,
+    longest,
     padded,
     ragged_batches,
     rebased,
@@ -69,14 +69,13 @@ def sent_column(column: Column, span: Span, send: Send) -> Views:
     if isinstance(column, Dense):
         return _dense(column, span, send)
     if not isinstance(column, Ragged):
-        return _kept(list_column(column), span)
+        return _kept(lists, column, span)
     if column.layout == "ragged":
         return _ragged(column, span, send)
     if column.layout == "longest":
-        return _kept(longest_of(column), span)
+        return _kept(longest, column, span)
     if column.layout == "ends":
-        ends = ends_of(column)
-        return _computed(lambda *rows: ((each,) for each in ends(*rows)), span, lambda each: each)
+        return _computed(lambda *rows: ((each,) for each in ends(column, *rows)), span, lambda each: each)
     if isinstance(column.layout, Padding):
         return _computed(
             partial(_rectangles, column, column.layout),
@@ -95,8 +94,8 @@ def sent_jagged(columns: Mapping[str, Ragged], span: Span) -> Views:
     )
 
 
-def _kept(slicer: Slicer, span: Span) -> Views:
-    return lambda number, count, _: slicer(span.rows_before(number), count, span.size)
+def _kept(cut: Cut, column: Column, span: Span) -> Views:
+    return lambda number, count, _: cut(column, span.rows_before(number), count, span.size)
 
 
 def _dense(column: Dense, span: Span, send: Send) -> Views:
@@ -251,7 +250,7 @@ class SentForm(TensorForm):
     def _sent(self, entry: str, columns: Mapping[str, Column], span: Span, send: Send) -> Views:
         if entry not in self._jagged:
             return sent_column(columns[entry], span, send)
-        return sent_jagged({key: cast(Ragged, columns[key]) for key in self._jagged[entry]}, span)
+        return sent_jagged(self._source(entry, columns), span)
 
     def _sending(self, sent: list[torch.Tensor]) -> Send:
         """A function that sends an array, and adds the tensor that it became to `sent`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,12 @@ import torch
 
 from torch_dataloader_utils.batching.columns import (
     ColumnForm,
+    Cut,
     Jagged,
-    Slicer,
-    ends_of,
+    ends,
     jagged_batches,
-    list_column,
-    longest_of,
+    lists,
+    longest,
     padded,
     ragged_batches,
     rebased,
@@ -35,14 +35,16 @@ class TensorForm(ColumnForm):
 
     def __init__(self, keys: Sequence[str], pin_memory: bool, jagged: Jagged) -> None:
         pin = pinning(pin_memory)
-        super().__init__(keys, tensor_column(pin), jagged, partial(_jagged, pin=pin))
+        super().__init__(keys, tensor_cuts(pin), jagged, partial(_jagged, pin))
 
-    def _values(self, slicers: Sequence[Slicer], first: int, count: int, size: int) -> list[Iterable[Any]]:
+    def _values(
+        self, cuts: Sequence[Cut], sources: Sequence[Any], first: int, count: int, size: int
+    ) -> list[Iterable[Any]]:
         """Normal tensors, even if the first is requested in inference mode: later ones may be trained on."""
         if not torch.is_inference_mode_enabled():
-            return super()._values(slicers, first, count, size)
+            return super()._values(cuts, sources, first, count, size)
         with torch.inference_mode(False):
-            return super()._values(slicers, first, count, size)
+            return super()._values(cuts, sources, first, count, size)
 
 
 def pinning(pin_memory: bool) -> Pin:
@@ -67,81 +69,57 @@ def _can_pin() -> bool:
     return False
 
 
-def tensor_column(pin: Pin) -> Callable[[Column], Slicer]:
-    """A function that cuts a column into tensors; each group is first pinned, if `pin` does that."""
+def tensor_cuts(pin: Pin) -> Callable[[Column], Cut]:
+    """A function that returns what cuts columns of a kind into tensors; a group is pinned first, if `pin` does so."""
+    dense, *others = (partial(cut, pin) for cut in (_dense, _ragged, _ends, _padded, _nested))
+    ragged = dict(zip(("ragged", "ends", "padded", "nested"), others, strict=True)) | {"longest": longest}
 
-    def slicer(column: Column) -> Slicer:
+    def cut_of(column: Column) -> Cut:
         if isinstance(column, Dense):
-            return _dense(column, pin)
+            return dense
         if not isinstance(column, Ragged):
-            return list_column(column)
-        if column.layout == "ragged":
-            return _ragged(column, pin)
-        if column.layout in ("ends", "longest"):
-            return longest_of(column) if column.layout == "longest" else _ends(column, pin)
-        return _padded(column, column.layout, pin) if isinstance(column.layout, Padding) else _nested(column, pin)
+            return lists
+        return ragged["padded" if isinstance(column.layout, Padding) else column.layout]
 
-    return slicer
+    return cut_of
 
 
 def _as_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _dense(column: Dense, pin: Pin) -> Slicer:
-    array = column.array
-
-    def slicer(first: int, count: int, size: int) -> Sequence[torch.Tensor]:
-        group = pin(torch.from_numpy(array[first : first + count * size]))  # slicing is faster in numpy than in torch
-        # Given all sizes, this takes three quarters of the time of `unsafe_split(group, size)`.
-        return torch.unsafe_split_with_sizes(group, [size] * count) if count * size else [group]
-
-    return slicer
+def _dense(pin: Pin, column: Dense, first: int, count: int, size: int) -> Sequence[torch.Tensor]:
+    # Slicing is faster in numpy than in torch.
+    group = pin(torch.from_numpy(column.array[first : first + count * size]))
+    # Given all sizes, this takes three quarters of the time of `unsafe_split(group, size)`.
+    return torch.unsafe_split_with_sizes(group, [size] * count) if count > 1 and size else [group]
 
 
-def _ragged(column: Ragged, pin: Pin) -> Slicer:
-    values = torch.from_numpy(column.values)
-
-    def slicer(first: int, count: int, size: int) -> Sequence[dict[str, torch.Tensor]]:
-        offsets, bounds = rebased(column, first, count, size)
-        group = pin(values[bounds[0] : bounds[-1]])
-        parts = torch.unsafe_split_with_sizes(group, (bounds[1:] - bounds[:-1]).tolist())
-        each_offsets = torch.unsafe_split(pin(torch.from_numpy(offsets.reshape(-1))), size + 1)
-        return [
-            {"values": part, "offsets": part_offsets} for part, part_offsets in zip(parts, each_offsets, strict=True)
-        ]
-
-    return slicer
+def _ragged(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list[dict[str, torch.Tensor]]:
+    offsets, bounds = rebased(column, first, count, size)
+    group = pin(torch.from_numpy(column.values[bounds[0] : bounds[-1]]))
+    parts = torch.unsafe_split_with_sizes(group, (bounds[1:] - bounds[:-1]).tolist())
+    each_offsets = torch.unsafe_split(pin(torch.from_numpy(offsets.reshape(-1))), size + 1)
+    return [{"values": part, "offsets": part_offsets} for part, part_offsets in zip(parts, each_offsets, strict=True)]
 
 
-def _ends(column: Ragged, pin: Pin) -> Slicer:
-    ends = ends_of(column)
-    return lambda first, count, size: [pin(torch.from_numpy(each)) for each in ends(first, count, size)]
+def _ends(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list[torch.Tensor]:
+    return [pin(torch.from_numpy(each)) for each in ends(column, first, count, size)]
 
 
-def _padded(column: Ragged, padding: Padding, pin: Pin) -> Slicer:
-    def batch(values: Any, offsets: Any) -> dict[str, torch.Tensor]:
-        rectangle, lengths = padded(values, offsets, padding)
-        return {"values": pin(torch.from_numpy(rectangle)), "lengths": pin(torch.from_numpy(lengths))}
+def _padded(pin: Pin, column: Ragged, first: int, count: int, size: int) -> Iterator[dict[str, torch.Tensor]]:
+    assert isinstance(column.layout, Padding)
+    for values, offsets in ragged_batches(column, first, count, size):
+        rectangle, lengths = padded(values, offsets, column.layout)
+        yield {"values": pin(torch.from_numpy(rectangle)), "lengths": pin(torch.from_numpy(lengths))}
 
-    return lambda first, count, size: [batch(*pair) for pair in ragged_batches(column, first, count, size)]
 
-
-def _jagged(columns: Mapping[str, Ragged], pin: Pin) -> Slicer:
-    def batch(values: Any, lengths: Any) -> dict[str, Any]:
+def _jagged(pin: Pin, columns: Mapping[str, Ragged], first: int, count: int, size: int) -> Iterator[dict[str, Any]]:
+    for values, lengths in jagged_batches(columns, first, count, size):
         tensors = {"values": pin(torch.from_numpy(values)), "lengths": pin(torch.from_numpy(lengths))}
-        return {"keys": list(columns), **tensors}
-
-    return lambda first, count, size: [batch(*pair) for pair in jagged_batches(columns, first, count, size)]
+        yield {"keys": list(columns), **tensors}
 
 
-def _nested(column: Ragged, pin: Pin) -> Slicer:
-    parts = _ragged(column, pin)
-
-    def slicer(first: int, count: int, size: int) -> list[torch.Tensor]:
-        return [
-            torch.nested.nested_tensor_from_jagged(part["values"], part["offsets"])
-            for part in parts(first, count, size)
-        ]
-
-    return slicer
+def _nested(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list[torch.Tensor]:
+    parts = _ragged(pin, column, first, count, size)
+    return [torch.nested.nested_tensor_from_jagged(part["values"], part["offsets"]) for part in parts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,23 @@ class Origin:
 
 def overlapping(table: pa.Table) -> frozenset[int]:
     """Addresses of the buffers of `table` that share bytes with another of its buffers."""
-    spans = [
-        (buffer.address, buffer.address + buffer.size)
-        for column in table.columns
+    # Numbers alone: with thousands of columns, a pair for each would keep the garbage collector busy.
+    numbers = [
+        number
+        for column in table.itercolumns()
         for chunk in column.chunks
         for buffer in chunk.buffers()
         if buffer is not None and buffer.size
+        for number in (buffer.address, buffer.size)
     ]
+    starts, sizes = np.array(numbers, np.int64).reshape(-1, 2).T
+    order = np.argsort(starts)
+    starts, ends = starts[order], (starts + sizes)[order]
+    if (starts[1:] >= ends[:-1]).all():
+        return frozenset()
     shared: set[int] = set()
     last, end = 0, 0
-    for start, stop in sorted(spans):
+    for start, stop in zip(starts.tolist(), ends.tolist(), strict=True):
         if start < end:
             shared.update((last, start))
         if stop > end:
@@ -120,6 +128,7 @@ _BOOL8 = "arrow.bool8"  # a bool per byte
 _STORED = ("arrow.uuid", "arrow.json", "arrow.fixed_shape_tensor")
 
 
+@lru_cache(maxsize=256)  # many columns are of few types
 def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
     """The type without encodings (dictionary, run-end, view, extension), and the steps by which `plain` gets there."""
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _STORED:

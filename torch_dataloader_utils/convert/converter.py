@@ -62,7 +62,8 @@ class Converter:
 
     def part(self, names: Sequence[str]) -> Converter:
         """The converter of some of the columns, by their names in the table; it does not stack them."""
-        plans = tuple(plan for plan in self.plans if plan.column in names)
+        wanted = frozenset(names)
+        plans = tuple(plan for plan in self.plans if plan.column in wanted)
         return replace(self, plans=plans, stacks={}, keys=tuple(_keys_of(plans)), jagged={})
 
     def dense(self) -> dict[str, str]:
@@ -149,7 +150,8 @@ class Converter:
     def learned(self, values: Mapping[str, pa.Array]) -> Converter:
         """The converter with these vocabularies for columns of codes (by key; all distinct values)."""
         leaves = {key: leaf.learned(values[key]) for key, leaf in self.codes.items() if key in values}
-        return replace(self, plans=tuple(replace(plan, leaf=leaves.get(plan.key, plan.leaf)) for plan in self.plans))
+        plans = (replace(plan, leaf=leaves[plan.key]) if plan.key in leaves else plan for plan in self.plans)
+        return replace(self, plans=tuple(plans))
 
     def vocabulary(self, key: str) -> list[Any]:
         """The values of a column of codes, in the order of their codes.
@@ -207,10 +209,11 @@ class Converter:
             SchemaMismatchError: a column is of another type.
             OptionError: a value does not fit the dtype that `dtypes=` asks for.
         """
+        places = {name: place for place, name in enumerate(table.column_names)}
         origin = Origin(owned, overlapping(table) if owned else frozenset(), where)
         columns: dict[str, Column] = {}
         for plan in self.plans:
-            given = table.column(plan.column)
+            given = table.column(places[plan.column])
             _check_type(plan, given.type, where)
             if isinstance(plan.leaf, ObjectsLeaf) or (isinstance(plan.leaf, TextLeaf) and not plan.leaf.as_bytes):
                 check_utf8(plan.column, given, where)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.elements import Element
@@ -43,7 +45,8 @@ class Casts:
 
         Dates and times are not numbers: they are cast only by name.
         """
-        name, dtype = self.named.of(key, words_of(element)) or (None, self.types.get(element.dtype))
+        words = words_of(element) if self.named.given else ()
+        name, dtype = self.named.of(key, words) or (None, self.types.get(element.dtype))
         return (None if name != key and pt.is_temporal(element.type) else dtype), name == key
 
 
@@ -51,11 +54,16 @@ def words_of(element: Element | None) -> tuple[str, ...]:
     """The words for the type of a column of numbers, or of lists of them, in a dict by column."""
     if element is None:
         return ()
-    words = [word for word, is_kind in _KINDS.items() if is_kind(element.type)]
-    return (*words,) if pt.is_temporal(element.type) else (*words, str(element.dtype))
+    words = _kinds_of(element.type)
+    return words if pt.is_temporal(element.type) else (*words, element.dtype_name)
 
 
-def casts_of(given: Any, keys: Sequence[str], stack: Mapping[str, Sequence[str]] | None) -> Casts:
+@lru_cache(maxsize=256)  # many columns are of few types
+def _kinds_of(type_: pa.DataType) -> tuple[str, ...]:
+    return tuple(word for word, is_kind in _KINDS.items() if is_kind(type_))
+
+
+def casts_of(given: Any, keys: Collection[str], stack: Mapping[str, Sequence[str]] | None) -> Casts:
     """The casts that `dtypes=` requests: one dtype for all floats, or a dict of column, stack, pattern or type.
 
     Raises:

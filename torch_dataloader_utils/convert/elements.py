@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,11 @@ class Element:
         return self.dtype.kind == "f"
 
     @property
+    def dtype_name(self) -> str:
+        """The name of its dtype."""
+        return _name_of(self.dtype)
+
+    @property
     def as_stored(self) -> bool:
         """Whether the values of an array's buffer are those of the output."""
         return self.read == "fixed" and not self.steps and self.natural == self.dtype and self.factor == 1
@@ -83,6 +89,11 @@ class Element:
         return self.dtype.type(value)
 
 
+@lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype)  # for which numpy takes longer than for all else that is planned for a column
+
+
 def stored_values(column: pa.ChunkedArray, dtype: np.dtype[Any]) -> Array | None:
     """The values of a column of an element `as_stored`, as a view; None if it has nulls or is not in one piece."""
     if column.num_chunks != 1 or column.null_count or not len(column):
@@ -97,10 +108,19 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
     Raises:
         UnsupportedTypeError: a decimal has more digits than int64 holds, and `decimals="scaled"`.
     """
+    bare, _ = plain_type(type_)
+    if pt.is_decimal(bare):
+        _check_digits(key, bare, decimals)
+    found = _of_type(type_, decimals)
+    return None if found is None else Element(key, *found)
+
+
+@lru_cache(maxsize=256)  # many columns are of few types
+def _of_type(type_: pa.DataType, decimals: str) -> tuple[Any, ...] | None:
+    """The fields of the elements for an Arrow type besides their key, or None."""
     bare, steps = plain_type(type_)
     natural: np.dtype[Any]
     if pt.is_decimal(bare):
-        _check_digits(key, bare, decimals)
         read = "scaled_decimal" if decimals == "scaled" else "float_decimal"
         natural = np.dtype(np.int64 if decimals == "scaled" else np.float64)
     elif pt.is_boolean(bare):
@@ -111,7 +131,7 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
             return None
         read, natural = "fixed", stored
     dtype = np.dtype(np.int64) if pt.is_time(bare) else natural
-    return Element(key, bare, steps, read, natural, dtype, null_blank(dtype), meaning_of(bare, decimals == "scaled"))
+    return bare, steps, read, natural, dtype, null_blank(dtype), meaning_of(bare, decimals == "scaled")
 
 
 def _check_digits(key: str, type_: pa.DataType, decimals: str) -> None:
@@ -171,10 +191,10 @@ def read_elements(
 
 def _gather(element: Element, chunks: Sequence[pa.Array], origin: Origin) -> Array:
     """The values of all chunks as stored; writable if they already have the output dtype."""
-    parts = [_READERS[element.read](chunk, element) for chunk in chunks]
-    if len(parts) != 1:
-        return np.concatenate(parts) if parts else np.empty(0, element.natural)
-    values = parts[0]
+    read = _READERS[element.read]
+    if len(chunks) != 1:
+        return np.concatenate([read(chunk, element) for chunk in chunks]) if chunks else np.empty(0, element.natural)
+    values = read(chunks[0], element)
     if element.read != "fixed" or element.natural != element.dtype or not len(values):
         return values
     # carray: contiguous, writable, and aligned (in IPC files buffers may not be)

@@ -69,7 +69,7 @@ class ScalarLeaf:
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`."""
-        return {"kind": "dense", "dtype": str(self.element.dtype), "shape": "[B]"}
+        return {"kind": "dense", "dtype": self.element.dtype_name, "shape": "[B]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class TensorLeaf:
         """As `Leaf`."""
         sizes = ", ".join(map(str, ("B", *self.shape)))
         named = {"dims": list(self.dims)} if self.dims else {}
-        return {"kind": "dense", "dtype": str(self.element.dtype), "shape": f"[{sizes}]", **named}
+        return {"kind": "dense", "dtype": self.element.dtype_name, "shape": f"[{sizes}]", **named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class ListLeaf:
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`."""
-        report = {"kind": "padded", "dtype": str(self.element.dtype), "shape": "[B, *]"}
+        report = {"kind": "padded", "dtype": self.element.dtype_name, "shape": "[B, *]"}
         if isinstance(self.layout, str):
             return {**report, "kind": self.layout}
         return report if self.layout == Padding() else {**report, "padding": str(self.layout)}

@@ -62,7 +62,7 @@ class ColumnPlan:
 
     def chunks_of(self, column: pa.ChunkedArray) -> list[pa.Array]:
         """The leaf's arrays; a null struct has null fields."""
-        chunks: list[pa.Array] = column.chunks
+        chunks: list[pa.Array] = [column.chunk(0)] if column.num_chunks == 1 else column.chunks
         return [pc.struct_field(chunk, list(self.path)) for chunk in chunks] if self.path else chunks
 
     def null_error(self, where: str, given: Any) -> NullValueError:
@@ -162,7 +162,7 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
         UnsupportedTypeError: a type does not have the requested tensor form.
     """
     fields = [leaf for field in schema for leaf in _leaves(field.name, field.name, (), field.type, field.type)]
-    keys = [field.key for field in fields]
+    keys = dict.fromkeys(field.key for field in fields)  # each column looks for its own among them
     asked = _Asked(
         options,
         casts_of(options.dtypes, keys, options.stack),
@@ -307,7 +307,7 @@ def _codes(key: str, bare: pa.DataType, steps: tuple[str, ...], asked: _Asked) -
 
 def _is_list(type_: pa.DataType) -> bool:
     kinds = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view, pt.is_fixed_size_list)
-    return any(is_kind(type_) for is_kind in kinds)
+    return pt.is_nested(type_) and any(is_kind(type_) for is_kind in kinds)
 
 
 def _with_dtype(field: _Field, leaf: Leaf, casts: Casts) -> Leaf:

@@ -8,6 +8,7 @@ from torch_dataloader_utils.kernels.rows import (
     interleave_ranges,
     join_offsets,
     put,
+    stack,
     take,
     take_ranges,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "interleave_ranges",
     "join_offsets",
     "put",
+    "stack",
     "take",
     "take_ranges",
 ]

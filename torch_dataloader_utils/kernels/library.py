@@ -33,6 +33,7 @@ _ARGUMENTS = {
     "tdu_interleave": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
     "tdu_offsets": (c_void_p, c_void_p, c_void_p, c_size_t),
     "tdu_take_ranges": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
+    "tdu_stack": (c_void_p, c_void_p, c_size_t, c_size_t, c_size_t),
 }
 
 

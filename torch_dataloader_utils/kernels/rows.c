@@ -219,3 +219,30 @@ void tdu_take_ranges(uint8_t *restrict out, const int64_t *restrict offsets, con
         memcpy(out + offsets[i], (const void *)(uintptr_t)starts[places[i]], (size_t)(offsets[i + 1] - offsets[i]));
     }
 }
+
+/* Puts columns of values of `width` bytes, at these addresses, side by side: row by row. Tiles are turned in memory of
+ * their own: columns, like rows, often lie a multiple of 4 KiB apart, which the first level of the cache holds few of. */
+enum { TILE_ROWS = 64, TILE_BYTES = 256 };
+#define SIDE_BY_SIDE(type)                                                                                        \
+    for (size_t row = 0; row < rows; row += TILE_ROWS) {                                                          \
+        size_t high = rows - row < TILE_ROWS ? rows - row : TILE_ROWS, most = TILE_BYTES / sizeof(type);          \
+        for (size_t column = 0; column < columns; column += most) {                                               \
+            size_t wide = columns - column < most ? columns - column : most;                                      \
+            type tile[TILE_ROWS * TILE_BYTES / sizeof(type)];                                                     \
+            for (size_t j = 0; j < wide; j++) {                                                                   \
+                const type *from = (const type *)(uintptr_t)sources[column + j] + row;                            \
+                for (size_t i = 0; i < high; i++) tile[i * most + j] = from[i];                                   \
+            }                                                                                                     \
+            for (size_t i = 0; i < high; i++)                                                                     \
+                memcpy((type *)out + (row + i) * columns + column, tile + i * most, wide * sizeof(type));         \
+        }                                                                                                         \
+    }                                                                                                             \
+    break
+void tdu_stack(uint8_t *restrict out, const uint64_t *restrict sources, size_t rows, size_t columns, size_t width) {
+    switch (width) {
+    case 1: SIDE_BY_SIDE(uint8_t);
+    case 2: SIDE_BY_SIDE(uint16_t);
+    case 4: SIDE_BY_SIDE(uint32_t);
+    case 8: SIDE_BY_SIDE(uint64_t);
+    }
+}

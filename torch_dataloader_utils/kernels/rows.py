@@ -125,6 +125,30 @@ def fresh(nbytes: int) -> Bytes:
     return np.empty(nbytes, np.uint8)
 
 
+# Columns side by side.
+
+_STACKED = 1 << 19  # bytes of rows that numpy writes at a time: they stay in the processor's cache
+
+
+def stack(columns: Sequence[Array], out: Array) -> None:
+    """Set `out[:, i] = columns[i]`.
+
+    Args:
+        columns: of numbers, each [n] of one dtype, contiguous.
+        out: shape [n, number of columns], of their dtype, contiguous.
+    """
+    found = library()
+    if found is not None:
+        sources = np.array(addresses(*columns), np.uint64)
+        found.tdu_stack(*addresses(out, sources), *out.shape, out.itemsize)
+        return
+    step = max(1, _STACKED // (out.itemsize * len(columns)))
+    for start in range(0, len(out), step):
+        rows = out[start : start + step]
+        for number, column in enumerate(columns):
+            rows[:, number] = column[start : start + step]
+
+
 # Interleaves rows: batches that each have some consecutive rows of several parts, part by part.
 
 

@@ -41,7 +41,7 @@ class Leaves:
         """
         if column in self.given:
             return column, self.given[column]
-        patterns = [key for key in self.given if key not in self.columns and fnmatchcase(column, key)]
+        patterns = [key for key in self.given if key not in self.columns and (key == ALL or fnmatchcase(column, key))]
         key = min(patterns, key=lambda key: (-len(key), key), default=None)
         if key is None:
             key = next((word for word in types if word in self.given and word not in self.columns), None)

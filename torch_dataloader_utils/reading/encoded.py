@@ -30,6 +30,9 @@ def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
         and item.name not in spec.partition_names
     }
 
+    if not types:
+        return spec
+
     def typed(schema: pa.Schema) -> pa.Schema:
         return pa.schema([item.with_type(types.get(item.name, item.type)) for item in schema])
 

@@ -275,8 +275,9 @@ class RunReader:
 
     def _open(self, file: DataFile) -> Callable[[], FileReader]:
         """A function that opens the file."""
-        spec = self._spec
-        wanted = pa.schema([item for item in spec.schema if item.name not in spec.partition_names])
+        spec, wanted = self._spec, self._spec.schema
+        if spec.partition_names:
+            wanted = pa.schema([item for item in wanted if item.name not in spec.partition_names])
         return partial(spec.opener.open, file.info, file.layout, spec.storage, spec.format_options, wanted)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ from torch_dataloader_utils.formats.parquet.guards import (
     delta_strings,
     has_wide_deltas,
     int96_columns,
+    names_above,
 )
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder, left_to_pyarrow
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
@@ -67,7 +68,7 @@ class ParquetReader(Reader):
             micro = self._in_micro.schema_arrow
             self.schema = pa.schema([micro.field(f.name) if f.name in self._micro else f for f in self.schema])
         self._local = storage.local
-        self._leaves = [] if storage.local else _leaves_of(self._metadata, schema.names)
+        self._leaves = [] if storage.local else self._leaves_of(schema.names)
         self._fetched: list[int] = []  # the row groups that were prefetched
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
         _check_engine(options["engine"])
@@ -101,7 +102,7 @@ class ParquetReader(Reader):
 
     def _stored(self, groups: Sequence[int], names: Sequence[str]) -> int:
         """The stored bytes of columns of these row groups."""
-        leaves = [leaf for name in names for leaf in self._by_name[name]]
+        leaves = self._leaves_of(names)
         chunks = (self._metadata.row_group(group) for group in groups)
         return sum(chunk.column(leaf).total_compressed_size for chunk in chunks for leaf in leaves)
 
@@ -110,11 +111,14 @@ class ParquetReader(Reader):
         """The numbers of the leaf columns of each top-level column."""
         found: dict[str, list[int]] = {name: [] for name in self.schema.names}
         for leaf in range(self._metadata.num_columns):
-            path = self._metadata.schema.column(leaf).path.split(".")  # a name may contain dots itself
-            for length in range(1, len(path) + 1):
-                if (name := ".".join(path[:length])) in found:
+            for name in names_above(self._metadata.schema.column(leaf).path):
+                if name in found:
                     found[name].append(leaf)
         return found
+
+    def _leaves_of(self, names: Iterable[str]) -> list[int]:
+        """The numbers of the leaf columns of these top-level columns, as far as the file has them."""
+        return sorted({leaf for name in names for leaf in self._by_name.get(name, ())})
 
     def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
         """The columns that the package's own decoder decodes.
@@ -152,7 +156,7 @@ class ParquetReader(Reader):
 
     def _reject_wide_deltas(self, groups: list[int], names: list[str], error: Exception) -> None:
         """Raise an error that names the writer, if what pyarrow cannot decode is its, and no damage."""
-        for group, leaf in itertools.product(groups, _leaves_of(self._metadata, names)):
+        for group, leaf in itertools.product(groups, self._leaves_of(names)):
             if has_wide_deltas(self.source, self._metadata, group, leaf):
                 column, writer = self._metadata.schema.column(leaf).path, self._metadata.created_by or "its writer"
                 raise FileReadError(
@@ -164,7 +168,7 @@ class ParquetReader(Reader):
 
     def _fetch(self, groups: list[int], names: list[str]) -> None:
         """Prefetch all requested columns of these row groups from a remote store when the first of them is read."""
-        asked = {leaf for name in names for leaf in self._by_name[name]}
+        asked = set(self._leaves_of(names))
         if groups != self._fetched or not asked <= self._unread:
             prefetch(self.source, self.ranges(groups))
             self._fetched, self._unread = groups, set(self._leaves)
@@ -321,13 +325,6 @@ def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] 
     return [leaf.path for leaf in leaves if leaf.path in names and leaf.path == leaf.name] or None
 
 
-def _leaves_of(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
-    """The numbers of the leaf columns of these top-level columns."""
-    heads = tuple(f"{name}." for name in names)
-    paths = ((leaf, f"{metadata.schema.column(leaf).path}.") for leaf in range(metadata.num_columns))
-    return [leaf for leaf, path in paths if path.startswith(heads)]
-
-
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """The byte range of a column chunk in the file, half-open."""
     start = chunk.data_page_offset
@@ -338,16 +335,19 @@ def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
 
 def _nulls(metadata: pq.FileMetaData) -> dict[int, tuple[str, ...]]:
     """Columns with a null count above zero, by row group; excludes leaves below lists."""
-    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
-    open_leaves = {i: leaf.path for i, leaf in enumerate(leaves) if leaf.max_repetition_level == 0}
+    leaves = enumerate(map(metadata.schema.column, range(metadata.num_columns)))
+    open_leaves = {i: leaf.path for i, leaf in leaves if leaf.max_repetition_level == 0}
     nulls = {}
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        statistics = {name: group.column(i).statistics for i, name in open_leaves.items()}
-        proven = tuple(name for name, known in statistics.items() if known is not None and known.null_count)
+        proven = tuple(name for i, name in open_leaves.items() if _has_nulls(group.column(i).statistics))
         if proven:
             nulls[number] = proven
     return nulls
+
+
+def _has_nulls(statistics: pq.Statistics | None) -> bool:
+    return statistics is not None and bool(statistics.null_count)
 
 
 def _segments(metadata: pq.FileMetaData, schema: pa.Schema) -> Iterator[Segment]:

@@ -9,6 +9,7 @@ import base64
 import re
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -271,10 +272,14 @@ FLOORED = "floored"
 def int96_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
     """The file's top-level columns that contain INT96 values."""
     leaves = (metadata.schema.column(leaf) for leaf in range(metadata.num_columns))
-    paths = [leaf.path.split(".") for leaf in leaves if leaf.physical_type == "INT96"]
-    # A name may contain dots itself.
-    beginnings = {".".join(path[:length]) for path in paths for length in range(1, len(path) + 1)}
-    return frozenset(beginnings.intersection(schema.names))
+    return frozenset(schema.names).intersection(
+        name for leaf in leaves if leaf.physical_type == "INT96" for name in names_above(leaf.path)
+    )
+
+
+def names_above(path: str) -> Iterator[str]:
+    """The names that the top-level column of a leaf column may have: they may contain dots themselves."""
+    return accumulate(path.split("."), "{}.{}".format)
 
 
 def declared_coarser(wanted: pa.Schema, name: str) -> bool:
@@ -477,10 +482,10 @@ def readable_types(footer: bytes, opened: pq.ParquetFile) -> tuple[bytes, pa.Sch
 
 def delta_strings(metadata: pq.FileMetaData, names: Collection[str]) -> frozenset[str]:
     """Those of these top-level columns that have strings or bytes in delta encodings, in any row group."""
-    groups, found = range(metadata.num_row_groups), set()
+    groups, wanted = range(metadata.num_row_groups), frozenset(names)
+    found: set[str] = set()
     for leaf in range(metadata.num_columns):
-        path = metadata.schema.column(leaf).path
-        above = [name for name in names if f"{path}.".startswith(f"{name}.")]
+        above = wanted.intersection(names_above(metadata.schema.column(leaf).path))
         if above and any(not _DELTAS.isdisjoint(metadata.row_group(g).column(leaf).encodings) for g in groups):
             found.update(above)
     return frozenset(found)

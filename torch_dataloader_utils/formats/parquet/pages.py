@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import accumulate, chain, compress, groupby, starmap
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -24,8 +28,6 @@ from torch_dataloader_utils.kernels.library import pages_library
 from torch_dataloader_utils.kernels.pages import CHUNK, Chunks, decode, zstd_functions
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.storage import RemoteFile
-
-_PLACES = {name: place for place, name in enumerate(CHUNK.names or ())}
 
 # Numbers of parquet.thrift.
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
@@ -48,12 +50,13 @@ _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _MOST_BYTES = 32 << 20  # decoded bytes of one call: some 10 ms of work, and few enough for every thread to hold them
 _MOST_CHUNK = 1 << 30  # bytes of a chunk: of larger ones, pyarrow reads a page at a time
 
+_FLAT, _CODES, _LISTS, _TEXTS = range(4)  # what columns become
+
 
 class _Form(NamedTuple):
-    """How a column is stored, and what its values become.
+    """How columns are stored, and what their values become; one object for all columns that are alike.
 
     Attributes:
-        leaf: its number among the leaf columns.
         type: the Arrow type.
         values: that of its values: of a list, of these.
         kind: the number of the physical type.
@@ -64,10 +67,9 @@ class _Form(NamedTuple):
         entry: of lists: the level from which on there is an entry; else 0.
         fixed: of lists of one size: the size; else 0.
         wide: whether offsets are int64.
-        coded: whether values are the numbers of words in a dictionary of bytes.
+        becomes: one of the words above.
     """
 
-    leaf: int
     type: pa.DataType
     values: pa.DataType
     kind: int
@@ -78,24 +80,7 @@ class _Form(NamedTuple):
     entry: int
     fixed: int
     wide: bool
-    coded: bool
-
-    @property
-    def is_text(self) -> bool:
-        """Whether values are bytes of any length."""
-        return self.kind == _KINDS["BYTE_ARRAY"] and not self.coded
-
-    @property
-    def output(self) -> type[_Output]:
-        """What the column is decoded to."""
-        if self.coded:
-            return _Codes
-        return _Flat if self.is_flat else _Lists if self.entry else _Texts
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether values have one width, one for each row."""
-        return not (self.entry or self.is_text)
+    becomes: int
 
     def offsets(self, rows: int) -> pa.Buffer:
         """Memory for the offsets of so many rows."""
@@ -119,7 +104,8 @@ class _Forms:
         self._known: dict[str, _Form | None] = {}
 
     @cached_property
-    def _leaves(self) -> dict[str, int]:
+    def leaves(self) -> dict[str, int]:
+        """The number of the leaf column of each column that has one."""
         return _leaf_numbers(self._schema)
 
     def of(self, columns: Sequence[str]) -> dict[str, _Form]:
@@ -131,39 +117,21 @@ class _Forms:
 
     def _found(self, name: str) -> _Form | None:
         """The form of a column; None if it is not suited."""
-        leaf = self._leaves.get(name)
-        if leaf is None:
+        if name not in self.leaves:
             return None
-        field, stored = self._schema.field(name), self._metadata.schema.column(leaf)
-        kind, entry, fixed, most = field.type, 0, 0, int(field.nullable)
-        wide = pt.is_large_list(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
-        if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-            entry, fixed = most + 1, kind.list_size if pt.is_fixed_size_list(kind) else 0
-            most = entry + int(kind.value_field.nullable)
-            kind = kind.value_type
-            if not pt.is_primitive(kind) or pt.is_boolean(kind) or (pt.is_fixed_size_list(field.type) and not fixed):
-                return None
-        coded = kind in _CODED
-        kind = kind.value_type if coded else kind
-        levels = stored.max_repetition_level, stored.max_definition_level
-        if levels != (int(entry > 0), most) or not _same_bits(kind, stored):
-            return None
-        width = _WIDTHS.get(stored.physical_type, stored.length)
-        narrow = 4 if coded else kind.bit_width // 8 if width else 0
-        physical, decimal = _KINDS[stored.physical_type], pt.is_decimal(kind)
-        return _Form(leaf, field.type, kind, physical, width, narrow, decimal, most, entry, fixed, wide, coded)
+        field, stored = self._schema.field(name), self._metadata.schema.column(self.leaves[name])
+        physical, levels = stored.physical_type, (stored.max_repetition_level, stored.max_definition_level)
+        unit = _unit(stored) if physical in ("INT32", "INT64") else ""
+        inner = str(field.type.field(0).metadata) if field.type.num_fields else ""
+        return _form_of(field.type, inner, field.nullable, physical, stored.length, unit, levels)
 
 
 def left_to_pyarrow(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
     """The columns of a file that are stored in a way that is not decoded here, by its schema and first row group."""
-    forms, first = _Forms(metadata, metadata.schema.to_arrow_schema()).of(names), metadata.row_group(0)
-    codecs = {name: first.column(form.leaf).compression for name, form in forms.items()}
-    return [name for name in names if name not in forms or not _decompressed(codecs[name])]
-
-
-def _decompressed(codec: str) -> bool:
-    """Whether the bytes of this codec are decompressed here."""
-    return codec in _CODECS and (codec != "ZSTD" or zstd_functions() is not None)
+    forms, first = _Forms(metadata, metadata.schema.to_arrow_schema()), metadata.row_group(0)
+    codecs = {name: first.column(forms.leaves[name]).compression for name in forms.of(names)}
+    known = {codec for codec in _CODECS if codec != "ZSTD" or zstd_functions() is not None}
+    return [name for name in names if codecs.get(name) not in known]
 
 
 class PageDecoder:
@@ -196,278 +164,325 @@ class PageDecoder:
         forms = self._forms.of(columns)
         names: list[str] = []
         size = 0
-        for name in sorted(forms, key=lambda name: not forms[name].is_flat):
-            size += forms[name].room(rows) if forms[name].is_flat else self._stored_bytes(forms[name], rows)
+        for name in sorted(forms, key=lambda name: forms[name].becomes != _FLAT):
+            form = forms[name]
+            size += form.room(rows) if form.becomes == _FLAT else self._stored_bytes(name, rows)
             if names and size > _MOST_BYTES:
                 break
             names.append(name)
         return names
 
-    def _stored_bytes(self, form: _Form, rows: int) -> int:
+    def _stored_bytes(self, name: str, rows: int) -> int:
         """About how many bytes so many rows of strings or lists have, by those of the first row group."""
         group = self._metadata.row_group(0)
-        return int(group.column(form.leaf).total_uncompressed_size * rows / max(1, group.num_rows))
+        return int(group.column(self._forms.leaves[name]).total_uncompressed_size * rows / max(1, group.num_rows))
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
         forms = self._forms.of(columns)
-        counts = [self._metadata.row_group(group).num_rows for group in groups]
-        chunks = [self._chunks(group, count, forms) for group, count in zip(groups, counts, strict=True)]
-        forms = {name: form for name, form in forms.items() if all(name in chunk for chunk in chunks)}
-        if not forms or not sum(counts):
+        if not forms:
             return {}
-        outputs = {name: form.output(form, [chunk[name] for chunk in chunks]) for name, form in forms.items()}
-        decoded: dict[str, _Output] = {}
+        names = sorted(forms, key=lambda name: forms[name].becomes)
+        chunks, fits = self._chunks(groups, {name: forms[name] for name in names})
+        names, chunks = list(compress(names, fits.tolist())), chunks[fits]
+        if not chunks["rows"].any():
+            return {}
+        outputs: list[_Output] = []
+        for becomes, part in groupby(names, key=lambda name: forms[name].becomes):
+            first, alike = sum(len(output.forms) for output in outputs), {name: forms[name] for name in part}
+            outputs.append(_OUTPUTS[becomes](alike, chunks[first : first + len(alike)]))
+        fetched: list[tuple[int, pa.Buffer]] = []  # of files that are not on this machine, in the order of the chunks
+        left = np.ones(len(names), np.bool_)
         try:
-            for name, output in outputs.items():
-                output.allocate(self._text_bytes.get(name, 0))
-            jobs = [job for output in outputs.values() for job in output.jobs]
-            self._fetch(jobs)
-            _decode(jobs)
-            short = [job for output in outputs.values() for job in output.enlarged()]
-            if short:
-                _decode(short)
-            decoded = {name: output for name, output in outputs.items() if not output.refused}
+            for output in outputs:
+                output.allocate(self._text_bytes)
+            if isinstance(self._source, RemoteFile):
+                fetched.extend(self._fetched(chunks))
+            decode(chunks)
+            for output in outputs:
+                self._text_bytes |= output.complete()
+            left = _refused(chunks)
         except MemoryError:  # a damaged footer may name any sizes; pyarrow says what is wrong
             return {}
-        finally:
-            self._put_back([job for name, output in outputs.items() if name not in decoded for job in output.jobs])
-        for name, output in decoded.items():
-            self._text_bytes[name] = max(self._text_bytes.get(name, 0), output.row_bytes)
-        recorder().count("bytes_decoded", sum(job["length"] for output in decoded.values() for job in output.jobs))
-        return {name: output.array() for name, output in decoded.items()}
+        finally:  # for pyarrow
+            for place, content in compress(fetched, np.repeat(left, len(groups)).tolist()):
+                self._source.put_back(place, content)
+        recorder().count("bytes_decoded", int(chunks["length"][~left].sum()))
+        arrays = dict(chain.from_iterable(output.arrays() for output in outputs))
+        return {name: arrays[name] for name in columns if name in arrays}
 
     def chunks(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, Chunks]:
         """Of the columns of fixed width, a chunk for each of these row groups; none of a file that is not local."""
-        forms = {name: form for name, form in self._forms.of(columns).items() if form.is_flat and not form.decimal}
-        if isinstance(self._source, RemoteFile):
+        flat = {n: form for n, form in self._forms.of(columns).items() if form.becomes == _FLAT and not form.decimal}
+        if not flat or isinstance(self._source, RemoteFile):
             return {}
-        jobs = [self._chunks(group, self._metadata.row_group(group).num_rows, forms) for group in groups]
-        return {
-            name: np.array([tuple(job[name].numbers) for job in jobs], CHUNK)
-            for name in forms
-            if all(name in job for job in jobs)
-        }
+        chunks, fits = self._chunks(groups, flat)
+        return {name: own for name, own, fit in zip(flat, chunks, fits.tolist(), strict=True) if fit}
 
-    def _fetch(self, jobs: Sequence[_Job]) -> None:
-        """Have the bytes of these chunks in memory, if the file is not on this machine."""
-        if isinstance(self._source, RemoteFile):
-            for job in jobs:
-                place, content = job["start"], self._source.buffer(job["start"], job["length"])
-                job.fetched = place, content
-                job["file"], job["start"], job["length"] = -1, content.address, content.size
+    def _fetched(self, chunks: Chunks) -> Iterator[tuple[int, pa.Buffer]]:
+        """The places in the file of these chunks, and their bytes, where they are decoded from."""
+        for chunk in chunks.reshape(-1):
+            place = int(chunk["start"])
+            content = self._source.buffer(place, int(chunk["length"]))
+            chunk["start"], chunk["length"] = content.address, content.size
+            yield place, content
 
-    def _put_back(self, jobs: Sequence[_Job]) -> None:
-        """Give pyarrow the bytes of these chunks, which were fetched."""
-        for job in jobs:
-            if job.fetched is not None:
-                self._source.put_back(*job.fetched)
-
-    def _chunks(self, group: int, rows: int, forms: dict[str, _Form]) -> dict[str, _Job]:
-        """The chunks of these columns in a row group, without those that are stored in another way."""
-        found, row_group = {}, self._metadata.row_group(group)
-        file = self._source.fileno() if isinstance(self._source, pa.OSFile) else -1
-        for name, form in forms.items():
-            chunk = row_group.column(form.leaf)
-            codec, length = _CODECS.get(chunk.compression), chunk.total_compressed_size
-            start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
-            if dictionary and dictionary < start:
-                start = dictionary
-            size, entries = chunk.total_uncompressed_size, chunk.num_values
-            sizes_fit = 0 < length <= _MOST_CHUNK and 0 <= size <= _MOST_CHUNK
-            entries_fit = entries == rows if not form.entry else rows <= entries <= _MOST_CHUNK
-            if codec is None or not sizes_fit or not entries_fit:
-                continue
-            found[name] = _Job(
-                file=file,
-                start=start,
-                length=length,
-                codec=codec,
-                **{
-                    field: getattr(form, field)
-                    for field in ("stored", "width", "decimal", "most", "entry", "fixed", "wide")
-                },
-                type=form.kind,
-                rows=rows,
-                entries=entries,
-                room=size,
-                coded=max(1, size // 4) if form.coded else 0,  # the length of a word has 4 bytes
-                checked=self._verified,
-            )
-        return found
+    def _chunks(self, groups: Sequence[int], forms: Mapping[str, _Form]) -> tuple[Chunks, npt.NDArray[np.bool_]]:
+        """The chunks of columns in these row groups, [columns, row groups]; and which columns can be decoded here."""
+        row_groups = [self._metadata.row_group(group) for group in groups]
+        chunks = np.zeros((len(forms), len(groups)), CHUNK)
+        of_forms = (form[2:-1] for form in forms.values())
+        of_chunks = (_stored(group.column(self._forms.leaves[name])) for name in forms for group in row_groups)
+        for names, found, count in ((_OF_FORM, of_forms, 1), (_OF_CHUNK, of_chunks, len(groups))):
+            numbers = np.fromiter(chain.from_iterable(found), np.int64).reshape(len(forms), count, len(names))
+            for place, name in enumerate(names):
+                chunks[name] = numbers[:, :, place]
+        chunks["coded"] = np.array([form.becomes == _CODES for form in forms.values()])[:, None] * np.maximum(
+            1,
+            chunks["room"] // 4,  # the length of a word has 4 bytes
+        )
+        chunks["file"] = self._source.fileno() if isinstance(self._source, pa.OSFile) else -1
+        chunks["checked"] = self._verified
+        chunks["rows"] = [group.num_rows for group in row_groups]
+        rows, entries = chunks["rows"], chunks["entries"]
+        of_lists = (rows <= entries) & (entries <= _MOST_CHUNK)
+        fits = np.where(chunks["entry"] > 0, of_lists, entries == rows) & (rows >= 0) & (chunks["codec"] >= 0)
+        for size, least in ((chunks["length"], 1), (chunks["room"], 0)):
+            fits &= (size >= least) & (size <= _MOST_CHUNK)
+        suited: npt.NDArray[np.bool_] = np.logical_and.reduce(fits, axis=1)
+        return chunks, suited
 
 
-class _Job:
-    """A chunk that is decoded: its numbers for pages.c.
+@lru_cache(maxsize=256)  # many columns are alike
+def _form_of(
+    kind: pa.DataType, inner: str, nullable: bool, physical: str, length: int, unit: str, levels: tuple[int, int]
+) -> _Form | None:
+    """The form of columns of this type that are stored so; None if they are not suited.
 
-    Attributes:
-        numbers: by the order of their names.
-        fetched: its place in the file and its bytes, if they are in memory.
+    Args:
+        kind: the Arrow type.
+        inner: the metadata of the entries of lists, which types are compared without.
+        nullable: whether values may be null.
+        physical: the physical type.
+        length: bytes of a value of fixed length.
+        unit: that of times, as the file has it.
+        levels: the greatest repetition level, and definition level.
     """
+    outer = kind
+    entry, fixed, most, is_fixed = 0, 0, int(nullable), pt.is_fixed_size_list(kind)
+    wide = pt.is_large_list(kind) or pt.is_large_string(kind) or pt.is_large_binary(kind)
+    if pt.is_list(kind) or pt.is_large_list(kind) or is_fixed:
+        entry, fixed = most + 1, kind.list_size if is_fixed else 0
+        most = entry + int(kind.value_field.nullable)
+        kind = kind.value_type
+        if not pt.is_primitive(kind) or pt.is_boolean(kind) or (is_fixed and not fixed):
+            return None
+    coded = kind in _CODED
+    kind = kind.value_type if coded else kind
+    if levels != (int(entry > 0), most) or not _same_bits(kind, physical, length, unit):
+        return None
+    width = _WIDTHS.get(physical, length)
+    narrow = 4 if coded else kind.bit_width // 8 if width else 0
+    becomes = _CODES if coded else _LISTS if entry else _TEXTS if physical == "BYTE_ARRAY" else _FLAT
+    return _Form(outer, kind, _KINDS[physical], width, narrow, pt.is_decimal(kind), most, entry, fixed, wide, becomes)
 
-    def __init__(self, **numbers: int) -> None:
-        self.fetched: tuple[int, pa.Buffer] | None = None
-        self.numbers = [int(numbers.get(name, 0)) for name in CHUNK.names or ()]
 
-    def __getitem__(self, name: str) -> int:
-        return self.numbers[_PLACES[name]]
+_OF_FORM = ("type", "stored", "width", "decimal", "most", "entry", "fixed", "wide")  # numbers of a chunk that it has
+_OF_CHUNK = ("codec", "start", "length", "room", "entries")  # those that the footer has
 
-    def __setitem__(self, name: str, value: int) -> None:
-        self.numbers[_PLACES[name]] = value
+
+def _stored(chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int, int, int]:
+    """What the footer says of a chunk; codec -1: one that is not decoded here."""
+    start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+    return (
+        _CODECS.get(chunk.compression, -1),
+        dictionary if dictionary and dictionary < start else start,
+        chunk.total_compressed_size,
+        chunk.total_uncompressed_size,
+        chunk.num_values,
+    )
+
+
+def _refused(chunks: Chunks) -> npt.NDArray[np.bool_]:
+    """Of which columns a chunk was refused."""
+    refused: npt.NDArray[np.bool_] = (chunks["refused"] != 0).any(axis=1)
+    return refused
 
 
 class _Output(ABC):
-    """A column that is decoded.
+    """Columns that are decoded, and become arrays of one kind.
 
     Args:
-        form: how it is stored.
-        jobs: the chunks.
+        forms: how they are stored, by name.
+        chunks: of each column in each row group, [columns, row groups].
     """
 
-    def __init__(self, form: _Form, jobs: Sequence[_Job]) -> None:
-        self.form, self.jobs = form, jobs
-
-    @property
-    def row_bytes(self) -> float:
-        """Of bytes of any length: those of a row, of the row group that has most; else 0."""
-        return 0
-
-    @property
-    def refused(self) -> bool:
-        """Whether a chunk was."""
-        return any(job["refused"] for job in self.jobs)
+    def __init__(self, forms: Mapping[str, _Form], chunks: Chunks) -> None:
+        self.forms, self.chunks = forms, chunks
 
     @abstractmethod
-    def allocate(self, row_bytes: float) -> None:
+    def allocate(self, row_bytes: Mapping[str, float]) -> None:
         """Make the memory of all chunks; `row_bytes` is how many bytes a row had so far, if they are of any length."""
 
-    def enlarged(self) -> Sequence[_Job]:
-        """The chunks that must be decoded again, with room for what they turned out to hold."""
-        return ()
+    def complete(self) -> dict[str, float]:
+        """Decode chunks with more bytes than expected again; returns how many a row has, by column."""
+        return {}
+
+    def arrays(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
+        """The columns of which no chunk was refused."""
+        made = zip(self.forms.items(), _refused(self.chunks).tolist(), self._parts(), strict=True)
+        for (name, form), refused, parts in made:
+            if not refused:
+                yield name, pa.chunked_array([self._array(form, *part) for part in parts], form.type)
+
+    def _array(self, form: _Form, *part: Any) -> pa.Array:
+        return pa.Array.from_buffers(form.type, *part)
 
     @abstractmethod
-    def array(self) -> pa.ChunkedArray:
-        """What was decoded."""
+    def _parts(self) -> Iterator[Iterable[Sequence[Any]]]:
+        """For each column, what each of its arrays is made of: rows, buffers, nulls, and for lists a place and values.
+
+        That of a column that was refused is not to be made.
+        """
 
 
 class _Flat(_Output):
-    """One value of fixed width for each row: all chunks, one after another."""
+    """One value of fixed width for each row: the chunks of a column one after another."""
 
-    def allocate(self, row_bytes: float) -> None:
-        """One buffer of values, and one of validity."""
-        self._rows = sum(job["rows"] for job in self.jobs)
-        self._values = (pa.allocate_buffer if self.form.width else _bits)(self.form.room(self._rows))
-        self._valid = _bits(-(-self._rows // 8)) if self.form.most else None
-        first = 0
-        for job in self.jobs:
-            job["values"], job["valid"], job["first"] = self._values.address, _address(self._valid), first
-            first += job["rows"]
+    def allocate(self, row_bytes: Mapping[str, float]) -> None:
+        """A buffer of values for each column; validity of all in one, because few columns have nulls."""
+        forms, rows = self.forms.values(), self.chunks["rows"][0]
+        self._rows = int(rows.sum())
+        self._values = [(pa.allocate_buffer if form.width else _bits)(form.room(self._rows)) for form in forms]
+        size = -(-self._rows // 8)
+        valid = _bits(len(forms) * size)
+        self._valid = [valid.slice(place * size, size) for place in range(len(forms))]
+        for name, buffers in (("values", self._values), ("valid", self._valid)):
+            self.chunks[name] = np.array([buffer.address for buffer in buffers])[:, None]
+        self.chunks["valid"][self.chunks["most"] == 0] = 0
+        self.chunks["first"] = np.cumsum(rows) - rows
 
-    def array(self) -> pa.ChunkedArray:
-        """One chunk."""
-        nulls = sum(job["nulls"] for job in self.jobs)
-        buffers = [self._valid if nulls else None, self._values]
-        return pa.chunked_array([pa.Array.from_buffers(self.form.type, self._rows, buffers, nulls)], self.form.type)
-
-
-class _Codes(_Output):
-    """The number of a word for each row, and the words, a chunk and a dictionary for each row group."""
-
-    def allocate(self, row_bytes: float) -> None:
-        """Room for as many words as the dictionary page may hold."""
-        self._buffers = []
-        for job in self.jobs:
-            rows = job["rows"]
-            valid = _bits(-(-rows // 8)) if self.form.most else None
-            codes, offsets = pa.allocate_buffer(4 * rows), pa.allocate_buffer(4 * (job["coded"] + 1))
-            text = pa.allocate_buffer(job["room"])
-            job["values"], job["valid"] = codes.address, _address(valid)
-            job["offsets"], job["text"] = offsets.address, text.address
-            self._buffers.append((valid, codes, offsets, text))
-
-    def array(self) -> pa.ChunkedArray:
-        """A chunk for each row group."""
-        parts = []
-        for job, (valid, codes, offsets, text) in zip(self.jobs, self._buffers, strict=True):
-            words = pa.Array.from_buffers(self.form.values, job["found"], [None, offsets, text], 0)
-            buffers = [valid if job["nulls"] else None, codes]
-            parts.append(pa.DictionaryArray.from_buffers(self.form.type, job["rows"], buffers, words, job["nulls"]))
-        return pa.chunked_array(parts, self.form.type)
+    def _parts(self) -> Iterator[Iterable[Sequence[Any]]]:
+        """One array for each column."""
+        nulls = self.chunks["nulls"].sum(axis=1).tolist()
+        for values, valid, count in zip(self._values, self._valid, nulls, strict=True):
+            yield [(self._rows, [valid if count else None, values], count)]
 
 
-class _Texts(_Output):
-    """Bytes of any length for each row, a chunk for each row group."""
+class _ByGroup(_Output):
+    """Columns with a chunk for each row group."""
 
-    def allocate(self, row_bytes: float) -> None:
-        """Room for as many bytes as rows had so far, which dictionaries do not tell, and at least for those stored."""
-        self._buffers = []
-        for job in self.jobs:
-            rows = job["rows"]
-            job["room"] = max(job["room"], int(row_bytes * rows * 1.1))
-            buffers = _bits(-(-rows // 8)) if self.form.most else None, self.form.offsets(rows)
-            job["valid"], job["offsets"] = _address(buffers[0]), buffers[1].address
-            self._buffers.append([*buffers, self._values(job)])
+    buffers: ClassVar[tuple[str, ...]]  # their names among the numbers of a chunk
 
-    def enlarged(self) -> list[_Job]:
-        """Those that have more bytes than expected."""
-        short = [
-            (job, buffers)
-            for job, buffers in zip(self.jobs, self._buffers, strict=True)
-            if not job["refused"] and job["found"] > job["room"]
+    def allocate(self, row_bytes: Mapping[str, float]) -> None:
+        """The buffers of each chunk."""
+        sizes = zip(*(self.chunks[name].tolist() for name in ("rows", "entries", "room")), strict=True)
+        self._buffers = [
+            [self._made(form, *numbers) for numbers in zip(*column, strict=True)]
+            for form, column in zip(self.forms.values(), sizes, strict=True)
         ]
-        for job, buffers in short:
-            job["room"] = job["found"]
-            buffers[2] = self._values(job)  # validity and offsets will be the same
-        return [job for job, _ in short]
+        for place, name in enumerate(self.buffers):
+            self.chunks[name] = [[_address(made[place]) for made in column] for column in self._buffers]
 
-    @property
-    def row_bytes(self) -> float:
-        """Those of the row group that has most."""
-        return max(job["found"] / max(1, job["rows"]) for job in self.jobs)
+    @abstractmethod
+    def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
+        """The buffers of a chunk."""
 
-    def _values(self, job: _Job) -> pa.Buffer:
-        made = pa.allocate_buffer(job["room"])
-        job["values"] = made.address
-        return made
+    def _parts(self) -> Iterator[Iterable[Sequence[Any]]]:
+        """An array for each chunk."""
+        found = zip(*(self.chunks[name].tolist() for name in ("rows", "nulls", "null_lists", "found")), strict=True)
+        for form, buffers, column in zip(self.forms.values(), self._buffers, found, strict=True):
+            yield starmap(partial(self._part, form), zip(buffers, *column, strict=True))
 
-    def array(self) -> pa.ChunkedArray:
-        """A chunk for each row group."""
-        parts = []
-        for job, (valid, offsets, values) in zip(self.jobs, self._buffers, strict=True):
-            buffers = [valid if job["nulls"] else None, offsets, values]
-            parts.append(pa.Array.from_buffers(self.form.type, job["rows"], buffers, job["nulls"]))
-        return pa.chunked_array(parts, self.form.type)
+    @abstractmethod
+    def _part(
+        self, form: _Form, buffers: list[pa.Buffer | None], rows: int, nulls: int, null_lists: int, found: int
+    ) -> Sequence[Any]:
+        """What the array of a chunk is made of."""
 
 
-class _Lists(_Output):
-    """A list of values of fixed width for each row, a chunk for each row group."""
+class _Texts(_ByGroup):
+    """Bytes of any length for each row."""
 
-    def allocate(self, row_bytes: float) -> None:
+    buffers = "valid", "offsets", "values"
+
+    def allocate(self, row_bytes: Mapping[str, float]) -> None:
+        """Room for as many bytes as rows had so far, which dictionaries do not tell, and at least for those stored."""
+        self._most = np.array([row_bytes.get(name, 0.0) for name in self.forms])
+        expected = self._most[:, None] * self.chunks["rows"] * 1.1
+        self.chunks["room"] = np.maximum(self.chunks["room"], expected.astype(np.int64))
+        super().allocate(row_bytes)
+
+    def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
+        return [_bits(-(-rows // 8)) if form.most else None, form.offsets(rows), pa.allocate_buffer(room)]
+
+    def complete(self) -> dict[str, float]:
+        """Validity and offsets will be the same; the bytes of a row are those of the row group that has most so far."""
+        short = (self.chunks["refused"] == 0) & (self.chunks["found"] > self.chunks["room"])
+        again = self.chunks[short]
+        again["room"] = again["found"]
+        for number, (column, group) in enumerate(np.argwhere(short).tolist()):
+            values = self._buffers[column][group][2] = pa.allocate_buffer(int(again["room"][number]))
+            again["values"][number] = values.address
+        if len(again):
+            decode(again)
+            self.chunks[short] = again
+        most = (self.chunks["found"] / np.maximum(1, self.chunks["rows"])).max(axis=1)
+        return dict(zip(self.forms, np.maximum(most, self._most).tolist(), strict=True))
+
+    def _part(
+        self, form: _Form, buffers: list[pa.Buffer | None], rows: int, nulls: int, null_lists: int, found: int
+    ) -> Sequence[Any]:
+        valid, offsets, values = buffers
+        return rows, [valid if nulls else None, offsets, values], nulls
+
+
+class _Codes(_ByGroup):
+    """The number of a word for each row, and the words of the dictionary."""
+
+    buffers = "valid", "values", "offsets", "text"
+
+    def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
+        """Room for as many words as the dictionary page may hold."""
+        words = max(1, room // 4)
+        codes, ends = pa.allocate_buffer(4 * rows), pa.allocate_buffer(4 * (words + 1))
+        return [_bits(-(-rows // 8)) if form.most else None, codes, ends, pa.allocate_buffer(room)]
+
+    def _part(
+        self, form: _Form, buffers: list[pa.Buffer | None], rows: int, nulls: int, null_lists: int, found: int
+    ) -> Sequence[Any]:
+        valid, codes, *words = buffers
+        return rows, [valid if nulls else None, codes], pa.Array.from_buffers(form.values, found, [None, *words]), nulls
+
+    def _array(self, form: _Form, *part: Any) -> pa.Array:
+        return pa.DictionaryArray.from_buffers(form.type, *part)
+
+
+class _Lists(_ByGroup):
+    """A list of values of fixed width for each row."""
+
+    buffers = "lists", "offsets", "valid", "values"
+
+    def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
         """Room for an entry for each level, of which empty lists and nulls have one, too."""
-        self._buffers = []
-        outer = bool(self.form.entry > 1)
-        for job in self.jobs:
-            rows, entries = job["rows"], job["entries"]
-            buffers = (
-                _bits(-(-rows // 8)) if outer else None,
-                None if self.form.fixed else self.form.offsets(rows),
-                _bits(-(-entries // 8)) if self.form.most > self.form.entry else None,
-                pa.allocate_buffer(self.form.room(entries)),
-            )
-            for name, buffer in zip(("lists", "offsets", "valid", "values"), buffers, strict=True):
-                job[name] = _address(buffer)
-            self._buffers.append(buffers)
+        return [
+            _bits(-(-rows // 8)) if form.entry > 1 else None,
+            None if form.fixed else form.offsets(rows),
+            _bits(-(-entries // 8)) if form.most > form.entry else None,
+            pa.allocate_buffer(form.room(entries)),
+        ]
 
-    def array(self) -> pa.ChunkedArray:
-        """A chunk for each row group."""
-        parts = []
-        for job, (lists, offsets, valid, values) in zip(self.jobs, self._buffers, strict=True):
-            inner = [valid if job["nulls"] else None, values]
-            entries = pa.Array.from_buffers(self.form.values, job["found"], inner, job["nulls"])
-            nulls = job["null_lists"]
-            outer = [lists if nulls else None, *([] if self.form.fixed else [offsets])]
-            parts.append(pa.Array.from_buffers(self.form.type, job["rows"], outer, nulls, children=[entries]))
-        return pa.chunked_array(parts, self.form.type)
+    def _part(
+        self, form: _Form, buffers: list[pa.Buffer | None], rows: int, nulls: int, null_lists: int, found: int
+    ) -> Sequence[Any]:
+        lists, offsets, valid, values = buffers
+        entries = pa.Array.from_buffers(form.values, found, [valid if nulls else None, values], nulls)
+        outer = [lists if null_lists else None, *([] if form.fixed else [offsets])]
+        return rows, outer, null_lists, 0, [entries]
+
+
+_OUTPUTS: Mapping[int, Callable[[Mapping[str, _Form], Chunks], _Output]]
+_OUTPUTS = {_FLAT: _Flat, _CODES: _Codes, _LISTS: _Lists, _TEXTS: _Texts}
 
 
 def _bits(nbytes: int) -> pa.Buffer:
@@ -483,32 +498,24 @@ def _address(buffer: pa.Buffer | None) -> int:
 
 def _leaf_numbers(schema: pa.Schema) -> dict[str, int]:
     """The number of the leaf column of each column that has one; without names that occur twice."""
-    numbers, leaf = {}, 0
-    for field in schema:
-        leaves = leaf_count(field.type)
-        if leaves == 1:
-            numbers[field.name] = leaf
-        leaf += leaves
-    return {name: number for name, number in numbers.items() if len(schema.get_all_field_indices(name)) == 1}
+    counts, often = [leaf_count(kind) for kind in schema.types], Counter(schema.names)
+    firsts = zip(schema.names, counts, accumulate(counts, initial=0), strict=False)
+    return {name: first for name, count, first in firsts if count == 1 and often[name] == 1}
 
 
-def _same_bits(kind: pa.DataType, stored: pq.ColumnSchema) -> bool:
+def _unit(stored: pq.ColumnSchema) -> str:
+    """That of times, in Arrow's words; "" for other columns."""
+    logical = stored.logical_type
+    of_times = logical.type in ("TIME", "TIMESTAMP")
+    return _UNITS.get(json.loads(logical.to_json()).get("timeUnit"), "") if of_times else ""
+
+
+def _same_bits(kind: pa.DataType, physical: str, length: int, unit: str) -> bool:
     """Whether values of this Arrow type have the bits of those stored, or their lower ones."""
-    physical = stored.physical_type
     if pt.is_timestamp(kind) or pt.is_time(kind):
-        logical = json.loads(stored.logical_type.to_json())
-        whole = "INT32" if kind.bit_width == 32 else "INT64"
-        return bool(physical == whole and _UNITS.get(logical.get("timeUnit")) == kind.unit)
+        return bool(physical == ("INT32" if kind.bit_width == 32 else "INT64") and unit == kind.unit)
     if pt.is_decimal128(kind):
-        return physical in ("INT32", "INT64") or (physical == "FIXED_LEN_BYTE_ARRAY" and 0 < stored.length <= 16)
+        return physical in ("INT32", "INT64") or (physical == "FIXED_LEN_BYTE_ARRAY" and 0 < length <= 16)
     if pt.is_fixed_size_binary(kind):
-        return bool(physical == "FIXED_LEN_BYTE_ARRAY" and stored.length == kind.byte_width > 0)
-    return bool(_STORED.get(kind) == physical) and (kind != pa.float16() or stored.length == 2)
-
-
-def _decode(jobs: Sequence[_Job]) -> None:
-    """Decode chunks, whose results are then among their numbers."""
-    table = np.array([tuple(job.numbers) for job in jobs], CHUNK)
-    decode(table)
-    for job, numbers in zip(jobs, table.tolist(), strict=True):
-        job.numbers = list(numbers)
+        return bool(physical == "FIXED_LEN_BYTE_ARRAY" and length == kind.byte_width > 0)
+    return bool(_STORED.get(kind) == physical) and (kind != pa.float16() or length == 2)
