@@ -1,4 +1,4 @@
-"""Compares the decoders of Parquet columns that are copied afterwards: `python benchmarks/decoders.py FOLDER`."""
+"""Compares the decoders of Parquet: `python benchmarks/decoders.py FOLDER`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row_groups(path: Path) -> None:
 
 
 def by_engine(engine: str) -> Callable[[Path], None]:
-    """A function that decodes each row group of a file as row shuffle does, and drops it."""
+    """A function that decodes each row group of a file as a loader does in file order, and drops it."""
 
     def decode(path: Path) -> None:
         info = DataFileInfo(str(path), 0)
@@ -34,8 +34,8 @@ def by_engine(engine: str) -> Callable[[Path], None]:
         for segment in layout.segments:
             rest = list(schema.names)
             while rest:
-                names = list(reader.copied_together(rest)) or rest[:1]
-                reader.read_to_copy([segment.number], names)
+                names = list(reader.together(rest, segment.rows)) or rest[:1]
+                reader.read([segment.number], names)
                 rest = [name for name in rest if name not in set(names)]
         reader.close()
 
@@ -65,7 +65,7 @@ def main() -> None:
         paths = sorted(write(name, given.folder).glob("*.parquet"))[: given.files]
         plain = cpu_seconds(row_groups, paths, given.repeats)
         print(f"{name:8} row groups by plain pyarrow: {plain:.3f} s")
-        for engine in ("pyarrow", "polars"):
+        for engine in ("pyarrow", "auto"):
             seconds = cpu_seconds(by_engine(engine), paths, given.repeats)
             print(f"{name:8} engine={engine!r}: {seconds:.3f} s, ratio {plain / seconds:.2f}")
 

@@ -47,7 +47,6 @@ CONTENDERS = (
     "processes",
     "in-line",
     "rows shuffled",
-    "rows shuffled, Polars",
     "rows shuffled, processes",
     "LIMIT by column",
     "hand-written",
@@ -128,7 +127,6 @@ def contender(name: str, folder: Path, size: int) -> Callable[[], float]:
         "processes": processes,
         "in-line": {"num_workers": 0},
         "rows shuffled": {"shuffle": True},
-        "rows shuffled, Polars": {"shuffle": True, "format_options": {"engine": "polars"}},
         "rows shuffled, processes": {"shuffle": True, **processes},
     }
     loader = ours(folder, size, **options[name])

@@ -68,7 +68,6 @@ def order(table: str, rows: int, workers: int, shuffle: bool) -> tuple[Any, ...]
 def panel(figures: Figures, left: float, top: float) -> list[str]:
     """The fastest loaders of a case, with LIMIT as a line."""
     rates = {name: each["rate"] / 1e6 for name, each in figures.items() if "error" not in each and name != "limit"}
-    rates.pop("ours_polars", None)
     fastest = sorted(rates, key=lambda name: -rates[name])[:BARS]
     limit = figures["limit"]["rate"] / 1e6
     unit = PANEL / max(limit, rates[fastest[0]])

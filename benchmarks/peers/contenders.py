@@ -43,7 +43,6 @@ PEERS = {
     for peer in (
         Peer("limit", "LIMIT", (), processes=False, shuffles=False, note="decodes on all cores and discards"),
         Peer("ours", "torch-dataloader-utils, this version", (), note="strings as bytes; threads, or worker processes"),
-        Peer("ours_polars", "this version, engine Polars", (), tables=FLAT, note='engine "polars"'),
         Peer("hand_written", "hand-written `IterableDataset`", ()),
         Peer("tdu_020", "torch-dataloader-utils", ("torch-dataloader-utils==0.2.0", TORCH)),
         Peer("hf_batched", "HF datasets, batched", ("datasets==5.2.0", "numpy", TORCH)),

@@ -149,7 +149,7 @@ def test_a_gain_of_some_per_cent_is_no_advice():
 
 def test_settings_given_are_not_tried_again():
     given = Data("files", "data", {"num_workers": None, "split_bytes": "2MiB", "shuffle": True})
-    found = list(trials(given, groups(False, given.keywords), lambda data: rate(100)))
+    found = list(trials(given, groups(given.keywords), lambda data: rate(100)))
     assert {"num_workers": None, "worker_mode": "threads"} not in [trial.keywords for trial in found]
     assert {"split_bytes": "2MiB"} not in [trial.keywords for trial in found]
 

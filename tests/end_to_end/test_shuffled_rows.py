@@ -17,10 +17,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from torch_dataloader_utils import Fill, OptionError, Shuffle, StructuredDataset, combine
-from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder
+from torch_dataloader_utils import Fill, NullValueError, OptionError, Shuffle, StructuredDataset, combine, stream
+from torch_dataloader_utils.formats.parquet.pages import PageDecoder
+from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.kernels.pages import delivers
+from torch_dataloader_utils.reading import straight
 
 I64 = npt.NDArray[np.int64]
+
+_FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
 
 def write(path: Path, rows: int, group: int, width: int = 0) -> str:
@@ -242,13 +247,14 @@ def test_windows_of_counted_rows_beside_a_filter_are_whole(tmp_path: Path, num_w
     assert found == sorted([*range(3000), *range(1, 3000, 2)])
 
 
+@pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
 @pytest.mark.parametrize(
     "workers", [{"num_workers": 0}, {"num_workers": None}, {"worker_mode": "processes", "num_workers": 2}]
 )
-def test_polars_gives_the_batches_that_pyarrow_gives(
+def test_both_engines_give_the_same_batches(
     tmp_path: Path, workers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns that Polars decodes, that it does not, and nulls, dtypes and constants between them."""
+    """Columns that our decoder decodes, that it does not, and nulls, dtypes and constants between them."""
     rows = 40_000
     for part in range(2):
         table = pa.table(
@@ -260,13 +266,14 @@ def test_polars_gives_the_batches_that_pyarrow_gives(
                 "some": pa.array(np.arange(rows), mask=np.arange(rows) % 7 == 0),
                 "text": [f"row {i % 50}" for i in range(rows)],
                 "pair": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2 * rows, dtype=np.float64)), 2),
+                "words": [[f"word {i % 50}"] for i in range(rows)],
             }
         )
         (tmp_path / f"part={part}").mkdir()
         pq.write_table(table, tmp_path / f"part={part}" / "a.parquet", row_group_size=5000)
     decoded = []
-    read = PolarsDecoder.read
-    monkeypatch.setattr(PolarsDecoder, "read", lambda *given: decoded.append(given[2]) or read(*given))
+    read = PageDecoder.read
+    monkeypatch.setattr(PageDecoder, "read", lambda *given: decoded.append(given[2]) or read(*given))
     options = {
         "batch_size": 999,
         "shuffle": True,
@@ -275,13 +282,72 @@ def test_polars_gives_the_batches_that_pyarrow_gives(
         **workers,
     }
     batches = []
-    for engine in ("pyarrow", "polars"):
+    for engine in ("pyarrow", "auto"):
         more = {"format_options": {"engine": engine}, "num_ranks": 1, "rank": 0, "output_format": "numpy"}
         loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), **options, **more)
         batches.append(list(loader))
         dataset.close()
         if "worker_mode" not in workers:
-            assert bool(decoded) == (engine == "polars")
+            assert bool(decoded) == (engine == "auto")
     for mine, other in zip(*batches, strict=True):
         for key, values in mine.items():
             np.testing.assert_equal(values, other[key])
+
+
+@pytest.mark.skipif(not delivers(), reason="the decoder is not compiled here")
+@pytest.mark.parametrize("rows", [700, 30_000])  # windows that are drawn by sorting, and by buckets
+def test_numbers_are_decoded_and_put_in_order_in_one_call(
+    tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same batches as by pyarrow, whatever stands at nulls; what one file stores otherwise is read by itself."""
+    rng = np.random.default_rng(rows)
+    kinds = {
+        "f16": pa.float16(), "f32": pa.float32(), "f64": pa.float64(), "i8": pa.int8(), "u16": pa.uint16(),
+        "i32": pa.int32(), "u64": pa.uint64(), "day": pa.date32(), "time": pa.time64("us"), "at": pa.timestamp("ms"),
+    }  # fmt: skip
+    for part in range(3):
+        columns: dict[str, Any] = {"id": np.arange(rows) + part * rows}
+        for number, (name, kind) in enumerate(kinds.items()):
+            small = pa.array(rng.integers(0, 100, rows).astype(np.int8 if kind.bit_width == 8 else np.int64))
+            plain = pa.array(small.to_numpy().astype(np.float16)) if kind == pa.float16() else small
+            values = plain.cast(pa.int32()).cast(kind) if kind in (pa.date32(), pa.time32("s")) else plain.cast(kind)
+            columns[name] = pa.array(values.to_pylist(), kind, mask=rng.random(rows) < (0, 0.1, 0.9)[number % 3])
+        columns["flag"] = pa.array(rng.random(rows) < 0.5, mask=rng.random(rows) < 0.2)
+        columns["whole"] = rng.random(rows) < 0.5
+        columns["wider"] = pa.array(rng.integers(0, 9, rows), pa.int32() if part == 1 else pa.int64())
+        columns["gzip"] = rng.random(rows)
+        pq.write_table(
+            pa.table(columns),
+            tmp_path / f"{part}.parquet",
+            row_group_size=rows // 3,
+            compression={"gzip": "gzip" if part == 2 else "none"},
+            use_dictionary=part != 1,
+            data_page_version=("1.0", "2.0", "1.0")[part],
+        )
+    moved: list[int] = []
+    deliver = straight.deliver
+    monkeypatch.setattr(
+        straight, "deliver", lambda columns, *given: moved.append(len(columns)) or deliver(columns, *given)
+    )
+    holes = [name for number, name in enumerate(kinds) if number % 3 and kinds[name] not in _FLOATS]
+    batches = []
+    for engine in ("pyarrow", "auto"):
+        loader = stream(
+            str(tmp_path),
+            batch_size=99,
+            shuffle=True,
+            num_ranks=1,
+            rank=0,
+            output_format="numpy",
+            nulls={**dict.fromkeys(holes, Fill(7)), "flag": Fill(True)},
+            format_options={"engine": engine},
+        )
+        assert not moved
+        batches.append(list(loader))
+    assert sum(moved) >= len(kinds) + 3  # "id", "flag" and "whole", too
+    for mine, other in zip(*batches, strict=True):
+        for key, values in mine.items():
+            assert values.dtype == other[key].dtype
+            np.testing.assert_array_equal(values.view(np.uint8), other[key].view(np.uint8))
+    with pytest.raises(NullValueError, match="'flag'"):
+        list(stream(str(tmp_path), columns=["flag"], shuffle=True, num_ranks=1, rank=0))

@@ -415,6 +415,39 @@ def test_threads_decode_the_next_block_of_each_shard_besides_those_they_work_on(
     driver.close()
 
 
+class Noting(Counting):
+    """A reader that notes when reads begin and end; the first lasts until another begins, or half a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+        self.second = threading.Event()
+
+    def block(self, task: Task) -> Block:
+        first = not self.events
+        self.events.append("begins")
+        if not first:
+            self.second.set()
+        elif not self.second.wait(0.5):
+            self.events.append("ends alone")
+        return super().block(task)
+
+
+@pytest.mark.parametrize(
+    ("remote", "size", "alone"), [(True, 8 << 20, True), (True, 100, False), (False, 8 << 20, False)]
+)
+def test_the_first_large_read_from_a_remote_store_is_alone(remote: bool, size: int, alone: bool) -> None:
+    """Beside all others, which share the bandwidth, the first batch would come with the last."""
+    reader = Noting()
+    driver = ThreadDriver(lambda: reader, [[Task((), 1, size)] * 9] * 2, 10**9, 3, timeout=5, remote=remote)
+    for _ in range(9):
+        assert driver.next_block(0) is not None
+        assert driver.next_block(1) is not None
+    assert ("ends alone" in reader.events) == alone
+    assert reader.read == 18
+    driver.close()
+
+
 def test_a_budget_of_nothing_still_drains_many_shards() -> None:
     driver = ThreadDriver(Counting, [[Task((), 1, 70)] * 5] * 4, 1, 2, timeout=5)
     for _ in range(5):

@@ -20,7 +20,11 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.parquet import pages
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.formats.registry import format_named
+from torch_dataloader_utils.kernels import pages as kernel_pages
 from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.kernels.pages import zstd_functions
+from torch_dataloader_utils.reading import straight
+from torch_dataloader_utils.storage.remote import RangeFile
 
 pytestmark = pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
 
@@ -38,7 +42,7 @@ TAKEN = [
 ]
 LEFT = [
     *(pa.large_list(pa.string()), pa.list_(pa.string()), pa.list_(pa.bool_()), pa.list_(pa.list_(pa.int32()))),
-    *(pa.struct({"x": pa.int64()}), pa.map_(pa.int32(), pa.int32()), pa.dictionary(pa.int32(), pa.string())),
+    *(pa.struct({"x": pa.int64()}), pa.map_(pa.int32(), pa.int32())),
     *(pa.decimal256(50, 2), pa.duration("us"), pa.null()),
 ]
 
@@ -169,7 +173,7 @@ def test_values_are_those_of_pyarrow(
     with pytest.MonkeyPatch.context() as patch:
         found = spied(patch)
         assert_same(path, [(numbers, names), ([numbers[-1]], names[::-1])])
-        suited = {"none", "snappy"} | ({"zstd"} if pages._zstd() is not None else set())
+        suited = {"none", "snappy"} | ({"zstd"} if zstd_functions() is not None else set())
         sizes = nulls and any(pa.types.is_fixed_size_list(kind) for kind in kinds)  # of null ones pyarrow makes room
         if written["compression"] in suited and written["use_dictionary"] is False and not sizes:
             assert found == [*names, *names[::-1]]
@@ -244,16 +248,57 @@ def test_other_encodings(
         assert found == list(columns) or nulls
 
 
+@given(
+    kind=st.sampled_from([pa.string(), pa.binary()]),
+    seed=st.integers(0, 1000),
+    nulls=st.sampled_from([0, 0.3, 1]),
+    rows=st.sampled_from([1, 9, 1025, 3000]),
+    groups=st.integers(1, 3),
+    limit=st.sampled_from([200, 1 << 20]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    page=st.sampled_from([300, 1 << 20]),
+)
+@settings(max_examples=30)
+def test_codes_are_those_of_the_dictionary_page(
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: pa.DataType,
+    seed: int,
+    nulls: float,
+    rows: int,
+    groups: int,
+    limit: int,
+    version: str,
+    page: int,
+) -> None:
+    """Where a dictionary became too large, and values follow as they are, pyarrow makes it."""
+    rng = np.random.default_rng(seed)
+    words = [None if rng.random() < nulls else f"{place}" * (place % 7) for place in rng.integers(0, 300, rows)]
+    table = pa.table({"word": pa.array(words, kind).dictionary_encode(), "id": range(rows)})
+    path = tmp_path_factory.mktemp("pages") / "f.parquet"
+    pq.write_table(
+        table,
+        path,
+        row_group_size=-(-rows // groups),
+        dictionary_pagesize_limit=limit,
+        data_page_version=version,
+        data_page_size=page,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        found = spied(patch)
+        assert_same(path, [(list(range(pq.ParquetFile(path).num_row_groups)), ["word", "id"])])
+        assert found == ["word", "id"] or limit == 200
+
+
 def test_strings_of_a_dictionary_have_room(tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A footer does not tell how long they are: a chunk with more is decoded again, and later ones have room."""
     calls: list[int] = []
-    decode = pages._decode
+    decode = pages.decode
 
-    def counted(jobs: Any, room: int) -> None:
-        calls.append(len(jobs))
-        decode(jobs, room)
+    def counted(chunks: Any) -> None:
+        calls.append(chunks.size)
+        decode(chunks)
 
-    monkeypatch.setattr(pages, "_decode", counted)
+    monkeypatch.setattr(pages, "decode", counted)
     words = ["a word that is repeated", None, "", "another " * 9]
     table = pa.table({"few": [words[row % 4] for row in range(3000)], "id": range(3000)})
     pq.write_table(table, tmp_path / "f", row_group_size=1000)
@@ -275,6 +320,29 @@ def test_one_call_has_so_many_bytes(tmp_path: Path) -> None:
         assert reader.together(["b"], 100) == []
     with opened(tmp_path / "f", "pyarrow") as reader:
         assert reader.together(names, 100) == ()
+
+
+def test_a_call_of_a_window_stays_in_the_cache(tmp_path: Path) -> None:
+    """Also in a row group that is much larger than the window's others."""
+    sizes, names = [40_000, *[100] * 9], [f"c{n}" for n in range(8)]
+    for number, rows in enumerate(sizes):
+        pq.write_table(pa.table({name: np.arange(rows) for name in names}), tmp_path / f"{number}.parquet")
+    calls: list[int] = []
+    read = PageDecoder.read
+
+    def noted(self: PageDecoder, groups: Any, columns: Any) -> Any:
+        arrays = read(self, groups, columns)
+        calls.append(sum(array.nbytes for array in arrays.values()))
+        return arrays
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PageDecoder, "read", noted)
+        patch.setattr(straight, "delivers", lambda: False)
+        loader = stream(str(tmp_path), shuffle=True, batch_size=1000, num_workers=0, num_ranks=1, rank=0)
+        assert sum(len(batch["c0"]) for batch in loader) == sum(sizes)
+    assert sum(calls) == 8 * 8 * sum(sizes)
+    assert max(calls) == 8 * 40_000  # one column of it
+    assert len(calls) == 8 + 9
 
 
 def test_checksums_are_verified(tmp_path: Path, decoded: list[str]) -> None:
@@ -348,6 +416,15 @@ def test_a_file_cut_off_meanwhile_is_an_error(tmp_path: Path) -> None:
             reader.read([0], ["a"])
 
 
+def test_a_file_replaced_while_open_is_read_as_it_was(tmp_path: Path, decoded: list[str]) -> None:
+    pq.write_table(pa.table({"a": [1, 2, 3]}), tmp_path / "f")
+    with opened(tmp_path / "f") as reader:
+        pq.write_table(pa.table({"a": [7, 8, 9]}), tmp_path / "new")
+        (tmp_path / "new").rename(tmp_path / "f")
+        assert reader.read([0], ["a"])[0].to_pylist() == [1, 2, 3]
+    assert decoded == ["a"]
+
+
 def test_other_writers(tmp_path: Path, decoded: list[str]) -> None:
     polars, deltalake = pytest.importorskip("polars"), pytest.importorskip("deltalake")
     rng = np.random.default_rng(2)
@@ -363,7 +440,7 @@ def test_other_writers(tmp_path: Path, decoded: list[str]) -> None:
     for codec in ("zstd", "snappy", "uncompressed"):
         polars.from_arrow(table).write_parquet(tmp_path / "f.parquet", compression=codec)
         assert_same(tmp_path / "f.parquet", [([0], table.column_names)])
-        if codec != "zstd" or pages._zstd() is not None:
+        if codec != "zstd" or zstd_functions() is not None:
             assert decoded == table.column_names
         decoded.clear()
     deltalake.write_deltalake(str(tmp_path / "delta"), table)
@@ -386,6 +463,50 @@ def test_files_of_spark(decoded: list[str]) -> None:
     assert decoded
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_remote_store_serves_both_decoders_with_one_request(
+    decoded: list[str], monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    """What is refused here, pyarrow decodes from the same bytes."""
+    fsspec = pytest.importorskip("fsspec")
+    rng = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "id": np.arange(9000),
+            "text": [f"{n}" * (n % 9) for n in range(9000)],
+            "word": ["a", "bc", "d"] * 3000,
+            "flags": pa.array([[True]] * 9000),
+            "f": rng.standard_normal(9000),
+        }
+    )
+    with fsspec.open("memory://pages/f.parquet", "wb") as file:
+        pq.write_table(table, file, row_group_size=2000, compression={"f": "gzip"})
+    fetched: list[Any] = []
+    get = RangeFile._get
+    monkeypatch.setattr(RangeFile, "_get", lambda self, ranges: fetched.extend(ranges) or get(self, ranges))
+
+    def batches(**options: Any) -> list[Any]:
+        del decoded[:], fetched[:]
+        loader = stream(
+            "memory://pages/",
+            batch_size=64,
+            num_ranks=1,
+            rank=0,
+            output_format="numpy",
+            strings={"word": "codes"},
+            shuffle=shuffle,
+            **options,
+        )
+        return [{key: list(value) for key, value in batch.items()} for batch in loader]
+
+    expected = batches(format_options={"engine": "pyarrow"})
+    requests = sorted(fetched)
+    assert not decoded
+    assert batches() == expected
+    assert {*decoded} == {"id", "text", "word"}
+    assert sorted(fetched) == requests
+
+
 def test_a_loader_without_the_compiled_decoder_delivers_the_same(
     tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +524,7 @@ def test_a_loader_without_the_compiled_decoder_delivers_the_same(
     )
     assert not decoded
     assert (batches(), batches(shuffle=True)) == expected
-    assert {*decoded} == {"id", "f", "text"}
+    assert {*decoded} == {"text"}  # numbers are decoded to where they are delivered
     monkeypatch.setattr(pages, "pages_library", lambda: None)
     decoded.clear()
     assert (batches(), batches(shuffle=True)) == expected
@@ -424,13 +545,13 @@ def test_metrics_say_what_decoded_how_many_bytes(tmp_path: Path) -> None:
 
 def test_memory_between_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread keeps what ordinary chunks need; larger memory is of one call."""
-    monkeypatch.setattr(pages._scratch, "kept", None, raising=False)
-    small = pages._memory(1000)
-    assert pages._memory(500) is small
-    assert pages._memory(2000) is not small
-    kept = pages._memory(2000)
-    assert len(pages._memory(pages._KEPT + 1)) > pages._KEPT
-    assert pages._memory(100) is kept
+    monkeypatch.setattr(kernel_pages._scratch, "kept", None, raising=False)
+    small = kernel_pages.memory(1000)
+    assert kernel_pages.memory(500) is small
+    assert kernel_pages.memory(2000) is not small
+    kept = kernel_pages.memory(2000)
+    assert len(kernel_pages.memory(kernel_pages._KEPT + 1)) > kernel_pages._KEPT
+    assert kernel_pages.memory(100) is kept
 
 
 @pytest.mark.parametrize(("what", "number"), [("room", 100), ("room", 1 << 60), ("entries", 1 << 60)])
@@ -447,10 +568,7 @@ def test_a_footer_that_lies_about_sizes_is_left_to_pyarrow(
             found[what] = number
             return found, fits
 
-        if what == "room":
-            monkeypatch.setattr(pages, "_room_of", lambda found: np.array([number]))
-        else:
-            decoder._chunks = lying
-        pages._scratch.kept = None
+        decoder._chunks = lying
+        kernel_pages._scratch.kept = None
         assert len(reader.read([0], ["a"])[0]) == 1000
     assert not decoded

@@ -154,6 +154,8 @@ def test_format_options_are_checked() -> None:
         checked_options(FORM, {"page_checksum": False})
     with pytest.raises(OptionError, match="expected a bool"):
         checked_options(FORM, {"page_checksums": 1})
+    with pytest.raises(OptionError, match="'engine': 'duckdb'}: expected 'auto' or 'pyarrow'"):
+        checked_options(FORM, {"engine": "duckdb"})
     with pytest.raises(OptionError, match="'avro': expected one of 'parquet'"):
         format_named("avro")
 

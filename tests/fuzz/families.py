@@ -200,7 +200,7 @@ class Parquet(FileFamily):
     ways = (
         *FileFamily.ways,
         _FILTER,
-        {**_SHUFFLED, "format_options": {"engine": "polars"}},
+        _SHUFFLED,
         {**_SHUFFLED, "format_options": {"engine": "pyarrow"}},
         {"format_options": {"page_checksums": False}, "output_format": "dict"},
         {"strings": "codes", "nulls": "mask"},

@@ -21,6 +21,7 @@ from torch_dataloader_utils.formats.avro import container as avro_container
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
+from torch_dataloader_utils.kernels.library import pages_library
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -155,19 +156,27 @@ def test_segments_without_rows_left_are_gone_and_others_exact(numbers: Path, tmp
     reader.close()
 
 
-def test_columns_read_to_copy_are_those_read(numbers: Path, tmp_path: Path) -> None:
-    pytest.importorskip("polars")
+@pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
+def test_columns_read_together_are_those_of_pyarrow(numbers: Path, tmp_path: Path) -> None:
     keys = pa.table([pa.array([3])], schema=pa.schema([SCHEMA.field("a")]))
     deletes = [equality_file(tmp_path / "d", keys), vector_file(tmp_path / "v", [4, 15])]
     info, file = planned(numbers, deletes=deletes)
     layout = iceberg_layout(info, file, Storage())
-    reader = IcebergOpener(TABLE).open(info, layout, Storage(), {"engine": "polars"}, SCHEMA)
-    segments = [segment.number for segment in layout.segments][:2]
-    assert reader.copied_together(["_pos", "added", "a"]) == ["a"]
-    for names in (["a"], ["_pos", "a", "added"]):
-        ours, expected = reader.read_to_copy(segments, names), reader.read(segments, names)
-        assert [array.to_pylist() for array in ours] == [array.to_pylist() for array in expected]
-    reader.close()
+    segments, names = [segment.number for segment in layout.segments][:2], ["_pos", "s", "added", "a"]
+    found = []
+    for engine, together in (("auto", ["a", "s"]), ("pyarrow", [])):
+        reader = IcebergOpener(TABLE).open(info, layout, Storage(), {"engine": engine}, SCHEMA)
+        assert reader.together(names, 20) == together
+        found.append([array.to_pylist() for array in reader.read(segments, names)])
+        reader.close()
+    assert found[0] == found[1]
+
+
+def test_an_unknown_engine_is_an_error_when_a_file_is_opened(numbers: Path) -> None:
+    info, file = planned(numbers)
+    layout = iceberg_layout(info, file, Storage())
+    with pytest.raises(OptionError, match="'engine': 'duckdb'}: expected 'auto' or 'pyarrow'"):
+        IcebergOpener(TABLE).open(info, layout, Storage(), {"engine": "duckdb"}, SCHEMA)
 
 
 def test_a_file_whose_rows_are_all_deleted_has_no_segments(numbers: Path, tmp_path: Path) -> None:

@@ -105,11 +105,15 @@ int main(int count, char **arguments) {
         if (!drawn(8)) chunk.room = (int64_t)drawn((uint64_t)chunk.room + 1);
         if (!chunk.entry) chunk.entries = chunk.rows;
         size_t rows = (size_t)chunk.rows, entries = (size_t)chunk.entries;
-        size_t size = chunk.type == BYTES ? (size_t)chunk.room : entries * (size_t)chunk.width;
+        if (chunk.coded && !drawn(4)) chunk.coded = 1 + (int64_t)drawn((uint64_t)chunk.coded);
+        size_t size = is_text(&chunk) ? (size_t)chunk.room : entries * (size_t)chunk.width;
         if (chunk.type == BOOLEAN) size = (entries + 7) / 8;
         chunk.values = (int64_t)(intptr_t)cleared(size);
         chunk.valid = chunk.most > chunk.entry ? (int64_t)(intptr_t)cleared((entries + 7) / 8) : 0;
-        chunk.offsets = chunk.type == BYTES || (chunk.entry && !chunk.fixed) ? (int64_t)(intptr_t)exact((chunk.wide ? 8 : 4) * (rows + 1)) : 0;
+        size_t ends = (chunk.coded ? (size_t)chunk.coded : rows) + 1;
+        int any_size = chunk.type == BYTES || (chunk.entry && !chunk.fixed);
+        chunk.offsets = any_size ? (int64_t)(intptr_t)exact((chunk.wide ? 8 : 4) * ends) : 0;
+        chunk.text = chunk.coded ? (int64_t)(intptr_t)exact((size_t)chunk.room) : 0;
         chunk.lists = chunk.entry > 1 ? (int64_t)(intptr_t)cleared((rows + 7) / 8) : 0;
         memset(state, 0xa5, sizeof *state);
         state->dense = (uint8_t *)state->spare;

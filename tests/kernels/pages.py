@@ -35,6 +35,9 @@ _FORMS = {
         [[[1, None, 2], None, [], [3]][row % 4] for row in rng.integers(0, 99, rows)], pa.list_(pa.int64())
     ),
     "small": lambda rng, rows: pa.array(rng.integers(-9, 9, rows), pa.int32()).cast(pa.decimal128(10, 0)),
+    "word": lambda rng, rows: pa.array(
+        [f"{row % 9}" * (row % 40) for row in rng.integers(0, 99, rows)], pa.dictionary(pa.int32(), pa.string())
+    ),
     "w": lambda rng, rows: pa.array([bytes([row % 3]) * 20 for row in range(rows)], pa.binary(20)),
 }
 
@@ -46,9 +49,7 @@ def write_chunks(folder: Path) -> list[Path]:
         with pa.OSFile(str(path)) as source:
             file = pq.ParquetFile(source)
             decoder = PageDecoder(source, file.metadata, file.schema_arrow, verified=number % 4 == 0)
-            form = decoder._form(name)
-            assert form is not None
-            chunk = decoder._chunks([0], {name: form})[0][0, 0]
+            chunk = decoder._chunks([0], decoder._forms.of([name]))[0][0, 0]
             seed = folder / f"seed-{number}"
             seed.write_bytes(chunk.tobytes() + source.read_at(int(chunk["length"]), int(chunk["start"])))
             seeds.append(seed)

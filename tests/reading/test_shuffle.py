@@ -176,7 +176,14 @@ def test_each_segment_is_decoded_once(folder: Path, monkeypatch: pytest.MonkeyPa
         read.extend((self.path, number, column) for number in numbers for column in columns)
         return original(self, numbers, columns)
 
+    def moving(self: ParquetReader, numbers: Any, columns: Any) -> Any:
+        found = chunks(self, numbers, columns)
+        read.extend((self.path, number, column) for number in numbers for column in found)
+        return found
+
+    chunks = ParquetReader.chunks
     monkeypatch.setattr(ParquetReader, "read", noting)
+    monkeypatch.setattr(ParquetReader, "chunks", moving)
     inline(source, shuffled(source, pieces_of(source), 8, 2))
     assert len(read) == len(set(read)) == FILES * len(GROUPS) * 2
 

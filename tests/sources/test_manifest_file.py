@@ -286,7 +286,6 @@ def test_what_is_spelled_otherwise_but_asks_for_the_same_is_served(tmp_path: Pat
     data = pack_manifest(found, ASKED)
     assert unpack_manifest(data, replace(ASKED, format="parquet"), "m") == found
     assert unpack_manifest(data, replace(ASKED, format_options={"page_checksums": True}), "m") == found
-    assert unpack_manifest(data, replace(ASKED, format_options={"engine": "polars"}), "m") == found
     forced = pack_manifest(found, replace(ASKED, format="parquet"))
     with pytest.raises(OptionError, match="format='parquet', not for format=None"):
         unpack_manifest(forced, ASKED, "m")
@@ -399,8 +398,7 @@ def test_a_stale_file_is_explained_without_secrets() -> None:
     )
 
 
-def test_a_manifest_made_with_polars_serves_a_job_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = inspected(tmp_path)
-    data = pack_manifest(found, replace(ASKED, format_options={"engine": "polars"}))
-    monkeypatch.setattr("torch_dataloader_utils.formats.parquet.polars_decoder._installed", lambda: False)
-    assert unpack_manifest(data, ASKED, "m") == found
+def test_a_manifest_made_with_one_engine_serves_another(tmp_path: Path) -> None:
+    found, by_pyarrow = inspected(tmp_path), replace(ASKED, format_options={"engine": "pyarrow"})
+    for made, asked in ((ASKED, by_pyarrow), (by_pyarrow, ASKED)):
+        assert unpack_manifest(pack_manifest(found, made), asked, "m") == found

@@ -48,6 +48,11 @@ class NamesNoColumns(ParquetReader):
         del self.schema
 
 
+class NamesColumnsTwice(ParquetReader):
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        return [*columns, *columns]
+
+
 class ForgetsNulls(Changed):
     change = staticmethod(lambda arrays, numbers: [array.fill_null(0) for array in arrays])
 
@@ -106,6 +111,7 @@ FAULTS: list[tuple[Format, str]] = [
     (Parquet(SwapsSegments), "segments backwards"),
     (Parquet(ClaimsAllColumns), "reader.schema has absent columns"),
     (Parquet(NamesNoColumns), "the reader has no schema"),
+    (Parquet(NamesColumnsTwice), r"together\(\['a'\]\) returned \['a', 'a'\]"),
     (Parquet(ForgetsNulls), "column a, .*: got"),
     (Parquet(change={"rows": 5}), "the rows of all segments of layout"),
     (Parquet(change={"first_row": 1}), "first_row of the segments"),

@@ -119,7 +119,7 @@ def run(data: Data, output: Output, *, seconds: float, step_seconds: float) -> R
             loader,
             first,
             raw,
-            _trials(data, parquet, seconds * _TRIALS, measure),
+            _trials(data, seconds * _TRIALS, measure),
             layouts.layouts(source, seconds * _LAYOUTS, begin) if parquet else [],
         )
     return Result(_values(report), partial(show, report))
@@ -142,8 +142,8 @@ def _in_turn(
     return joined(loader), raw
 
 
-def _trials(data: Data, parquet: bool, seconds: float, measure: Measure) -> list[Trial]:
-    groups = settings.groups(parquet, data.keywords)
+def _trials(data: Data, seconds: float, measure: Measure) -> list[Trial]:
+    groups = settings.groups(data.keywords)
     each = seconds / (2 * sum(map(len, groups)) + 2)
 
     def again(given: Data) -> MeasuredPasses:

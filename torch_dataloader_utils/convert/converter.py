@@ -8,7 +8,7 @@ the options are checked all the same but have no effect, except that `nulls="dro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,11 +77,30 @@ class Converter:
 
     def stored(self) -> dict[str, np.dtype[Any]]:
         """The columns whose output is their buffer, unless they have nulls: name -> dtype."""
-        return {
-            plan.column: plan.leaf.element.dtype
+        return {name: element.dtype for name, element in self._scalars() if element.as_stored}
+
+    def straight(self) -> dict[str, tuple[np.dtype[Any], Any]]:
+        """The columns whose stored values are those of the output, but for nulls: name -> dtype, and what nulls become.
+
+        That is None where a null is an error.
+        """
+        dense = self.dense()
+        blanks = {
+            plan.column: None if plan.nulls in ("error", "drop") else plan.leaf.element.blank
             for plan in self.plans
-            if not plan.path and isinstance(plan.leaf, ScalarLeaf) and plan.leaf.element.as_stored
+            if isinstance(plan.leaf, ScalarLeaf)
         }
+        return {
+            name: (element.dtype, blanks[name])
+            for name, element in self._scalars()
+            if name in dense and (element.as_stored or element.as_bits)
+        }
+
+    def _scalars(self) -> Iterator[tuple[str, Element]]:
+        """The columns of one number for each row, and how it is converted."""
+        for plan in self.plans:
+            if not plan.path and isinstance(plan.leaf, ScalarLeaf):
+                yield plan.column, plan.leaf.element
 
     @property
     def drop_columns(self) -> tuple[str, ...]:

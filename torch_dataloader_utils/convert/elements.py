@@ -64,6 +64,11 @@ class Element:
         """Whether the values of an array's buffer are those of the output."""
         return self.read == "fixed" and not self.steps and self.natural == self.dtype and self.factor == 1
 
+    @property
+    def as_bits(self) -> bool:
+        """Whether the bits of an array's buffer are the booleans of the output."""
+        return self.read == "bits" and not self.steps and self.natural == self.dtype
+
     def meant(self, meaning: Meaning) -> Element:
         """The element whose numbers are multiplied to stand for this (see `meaning.common`)."""
         multiplied = self.factor * factor(meaning, self.meaning)

@@ -70,6 +70,7 @@ class Conditions:
             self.arrived.notify_all()
 
 
+_LARGE = 4 << 20  # decoded bytes of a task from which on its bytes, not requests, take the time
 _CLOSE_SECONDS = 10.0  # how long to wait for running reads: a store that hangs must not hang the program
 
 # Daemon threads that decode while the interpreter shuts down can crash it, so stop them first.
@@ -95,6 +96,8 @@ class ThreadDriver:
         budget: the maximum number of decoded, undelivered bytes.
         threads: the number of decode threads.
         timeout: the seconds without a block after which an error is raised; 0 for no limit.
+        remote: whether the reads share the bandwidth of a network. The first one, if it is large, then has it alone:
+            beside all others, the first batch would come with the last.
     """
 
     def __init__(
@@ -104,8 +107,12 @@ class ThreadDriver:
         budget: int,
         threads: int,
         timeout: float,
+        remote: bool = False,
     ) -> None:
         self._state = state = _State([ShardQueue(tasks) for tasks in shards], budget, threads, open_reader)
+        self._state.first_alone = remote and any(
+            task.size_bytes >= _LARGE for tasks in shards[:1] for task in tasks[:1]
+        )
         self._timeout = timeout
         self._patience = _CLOSE_SECONDS
         # Several threads may share the read of a window.
@@ -167,6 +174,7 @@ class _State:
         self._opening = 0  # claimed tasks of which it is not known yet whether threads may join
         self._begun: list[Claim] = []  # shared reads that threads may join
         self._used = 0  # bytes decoded or being decoded, and not delivered
+        self.first_alone = False  # whether the first task is read before all others
         self._estimated, self._measured = 1, 1
         self.stopped = False
         self.bell = Conditions()
@@ -216,6 +224,8 @@ class _State:
         begun = self._joinable()
         if begun is not None:
             return begun
+        if self.first_alone and any(queue.started for queue in self._queues):
+            return None
         open_queues = [queue for queue in self._queues if queue.started < len(queue.tasks)]
         for queue in sorted(open_queues, key=lambda queue: queue.started - queue.taken):
             if self._opening and of_windows(queue.tasks[queue.started]):
@@ -285,6 +295,9 @@ class _State:
             if not self.stopped:
                 queue.ready[claim.number] = outcome
             self.bell.arrived.notify_all()
+            if self.first_alone:
+                self.first_alone = False
+                self.bell.work.notify_all()
             self.bell.work.notify()
 
     def close_reader(self, thread: int) -> None:

@@ -62,9 +62,8 @@ class Workers:
                 return begin(tasks)
             return PooledDriver(begin, tasks, worker.num_shards, needed)
         scan, files = self._scan, self._files
-        return ThreadDriver(
-            lambda: scan.open(files), tasks, int(worker.prefetch_bytes), self._threads(tasks), worker.timeout
-        )
+        budget, threads = int(worker.prefetch_bytes), self._threads(tasks)
+        return ThreadDriver(lambda: scan.open(files), tasks, budget, threads, worker.timeout, remote=not scan.local)
 
     def parts(self, tasks: Sequence[Task]) -> Sequence[Task]:
         """The tasks, in parts where a transform makes very much of one."""

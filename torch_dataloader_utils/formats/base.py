@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -120,16 +121,16 @@ class Reader(ABC):
         """
         return ()
 
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest.
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of the columns that the compiled decoder can take, with a chunk for each segment; by default none.
 
-        By default none: the caller decides how many columns it requests at a time.
+        They have one value of fixed width for each row of the segments, of the type that `read` returns.
+
+        Args:
+            segment_numbers: as in `read`.
+            columns: as in `read`.
         """
-        return ()
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
-        return self.read(segment_numbers, columns)
+        return {}
 
     def confirm(self) -> None:
         """Check that the file is still as planned; called after each read.
@@ -274,7 +275,6 @@ class Format(ABC):
 
         Raises:
             OptionError: a value is wrong.
-            MissingExtraError: a value needs a package that is not installed.
         """
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
@@ -307,6 +307,16 @@ class Format(ABC):
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
         """The number of values (without nulls) in the lists of a column, for each segment; by default unknown: None."""
         return None
+
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """What decodes these columns of a file, in words; by default there is nothing to say: "".
+
+        Args:
+            layout: the file's layout.
+            names: of top-level columns, some of which it may lack.
+            options: the user's `format_options`.
+        """
+        return ""
 
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """The result of `layout`, as bytes that a manifest file can store (never a pickle)."""

@@ -180,7 +180,6 @@ def checked_options(form: Format, given: Mapping[str, Any] | None) -> dict[str, 
     Raises:
         OptionError: the format does not accept an option, its type differs from its default's (None: any type), or
             the format refuses its value.
-        MissingExtraError: a value needs a package that is not installed.
     """
     for name, value in (given or {}).items():
         if name not in form.options:

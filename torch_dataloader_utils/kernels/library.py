@@ -37,7 +37,11 @@ _ARGUMENTS = {
 }
 
 
-_OF_PAGES = {"tdu_prepare": (), "tdu_decode": (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p)}
+_OF_PAGES = {
+    "tdu_prepare": (),
+    "tdu_decode": (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p),
+    "tdu_deliver": (c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_void_p),
+}
 
 
 def paths() -> dict[Path, Path]:

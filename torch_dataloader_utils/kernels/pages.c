@@ -19,13 +19,15 @@
 
 /* A column chunk to decode, as a row of int64 in pages.py (`_FIELDS`): the same order, the same names. */
 typedef struct {
-    int64_t file;       /* descriptor */
-    int64_t start;      /* of the chunk in the file */
+    int64_t file;       /* descriptor; or -1, if the bytes are in memory */
+    int64_t start;      /* of the chunk in the file, or its address */
     int64_t length;     /* bytes of the chunk */
     int64_t codec;      /* as in the footer: 0 none, 1 snappy, 6 zstd */
     int64_t type;       /* physical: 0 boolean, 1 int32, 2 int64, 4 float, 5 double, 6 bytes, 7 fixed length */
     int64_t stored;     /* bytes of a value in PLAIN; 0 for booleans and bytes */
-    int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number */
+    int64_t width;      /* bytes of a value in `values`: fewer than stored, if it is a smaller whole number; booleans may
+                           become bytes (1), not bits (0) */
+    int64_t blank;      /* of numbers of up to 8 bytes: the bits that stand at nulls */
     int64_t decimal;    /* whether values are decimals, of 16 bytes; those of fixed length are stored big-endian */
     int64_t most;       /* the greatest definition level: that of a value that is not null */
     int64_t entry;      /* of lists: the level from which on there is an entry; 0: the column has no lists */
@@ -34,17 +36,35 @@ typedef struct {
     int64_t entries;    /* of the chunk: levels, or rows */
     int64_t room;       /* of bytes: for how many of them there is room in `values` */
     int64_t checked;    /* whether checksums are verified */
-    int64_t values;     /* address of the values, or of the bits of booleans */
+    int64_t values;     /* address of the values */
     int64_t valid;      /* address of the bits of values that are not null, if they may be null; they are 0 */
     int64_t first;      /* the place of the chunk's first value in both */
     int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
     int64_t wide;       /* whether they become int64, for which there is room */
     int64_t lists;      /* address of the bits of lists that are not null, if they may be null; they are 0 */
+    int64_t coded;      /* of bytes: 0, or the words for which there is room, whose numbers become the values: int32 */
+    int64_t text;       /* of words: address of their bytes, of which there is `room`; `offsets` are theirs */
     int64_t nulls;      /* result: the values that are null */
     int64_t null_lists; /* result: the lists that are null */
-    int64_t found;      /* result: the values, or bytes, of which there may be more than room for */
+    int64_t found;      /* result: the values, words, or bytes, of which there may be more than room for */
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
+
+/* A column of fixed width to decode to where it is delivered, as a row of int64 in pages.py, likewise. */
+typedef struct {
+    int64_t chunks;  /* address of its chunks, which write to `source` */
+    int64_t count;   /* of them */
+    int64_t source;  /* address of the values, in the order of the chunks */
+    int64_t places;  /* address of uint32 [rows]: which of them is delivered first, second, ... */
+    int64_t rows;    /* delivered in another order than that of the chunks; 0: `source` is where they are delivered */
+    int64_t width;   /* bytes of a value */
+    int64_t out;     /* address of the values that are delivered */
+    int64_t fills;   /* whether nulls may be delivered as `blank` */
+    int64_t refused; /* result: whether the column was not decoded, or has nulls that may not be delivered */
+} Straight;
+
+/* That of rows.c: out[i] = source[places[i]]. */
+typedef void Take(uint8_t *out, const uint8_t *source, const uint32_t *places, size_t rows, size_t width);
 
 /* zstd's functions, if its library was found. */
 typedef struct {
@@ -509,6 +529,9 @@ static void put_bits(uint8_t *bits, size_t first, const uint8_t *from, size_t co
 
 /* ------------------------------------------------------------------------------------------------------------- values */
 
+/* Whether values are bytes of any length, not numbers of words. */
+static int is_text(const Chunk *chunk) { return chunk->type == BYTES && !chunk->coded; }
+
 /* A word of a dictionary of bytes. */
 typedef struct {
     const uint8_t *at;
@@ -518,7 +541,7 @@ typedef struct {
 /* What a chunk is decoded with. */
 typedef struct {
     const Chunk *chunk;
-    const uint8_t *words;   /* the dictionary: values of `width` bytes, or a Word for each */
+    const uint8_t *words;   /* the dictionary: values of `width` bytes, or a Word for each; of codes, its page */
     const uint8_t *text;    /* where the bytes of words end */
     uint32_t known;         /* its values */
     int64_t read;           /* levels, or rows, that were read */
@@ -578,6 +601,7 @@ static void copied(const Chunk *chunk, uint8_t *restrict out, const uint8_t *res
 static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
     const Chunk *chunk = state->chunk;
     size_t width = (size_t)chunk->width, stored = (size_t)chunk->stored;
+    if (chunk->coded && values->encoding != RLE) return 0;
     if (chunk->type == BOOLEAN && values->encoding == PLAIN) {
         if (count > left_in(&values->in) * 8 - values->bit) return 0;
         for (size_t i = 0; i < count; i++) {
@@ -625,7 +649,8 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
                 for (size_t i = 0; i < part; i++) bad |= codes[i] | (last - codes[i]);
                 if (bad >> 31) return 0;
             }
-            switch (width) {
+            if (chunk->coded) memcpy(out, codes, part * sizeof *codes);
+            else switch (width) {
             case 1: LOOK_UP(uint8_t)
             case 2: LOOK_UP(uint16_t)
             case 4: LOOK_UP(uint32_t)
@@ -640,14 +665,15 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
     return 1;
 }
 
-/* out[i] = dense[k] for the k-th place that is not null, 0 elsewhere; without a branch, which 50 % nulls would double. */
+/* out[i] = dense[k] for the k-th place that is not null, `blank` elsewhere; without a branch, which 50 % nulls would
+ * double. */
 #define SPREAD(type)                                                                              \
     {                                                                                             \
         const type *from = (const type *)(const void *)state->dense;                              \
         type *to = (type *)(void *)out;                                                           \
         for (size_t i = 0; i < count; i++) {                                                      \
             type keep = (type)(0 - (type)valid[i]);                                               \
-            to[i] = from[k] & keep;                                                               \
+            to[i] = (from[k] & keep) | ((type)blank & (type)~keep);                               \
             k += valid[i];                                                                        \
         }                                                                                         \
         return;                                                                                   \
@@ -655,6 +681,7 @@ static int decoded(State *state, Values *values, uint8_t *out, size_t count) {
 
 static void spread(const State *state, uint8_t *out, size_t count, size_t width) {
     const uint8_t *valid = state->levels;
+    const uint64_t blank = (uint64_t)state->chunk->blank;
     size_t k = 0;
     switch (width) {
     case 1: SPREAD(uint8_t)
@@ -662,6 +689,13 @@ static void spread(const State *state, uint8_t *out, size_t count, size_t width)
     case 4: SPREAD(uint32_t)
     default: SPREAD(uint64_t)
     }
+}
+
+/* Writes `count` nulls. */
+static void blanks(const Chunk *chunk, uint8_t *out, size_t count, size_t width) {
+    if (!chunk->blank) memset(out, 0, count * width);
+    else
+        for (size_t i = 0; i < count; i++) memcpy(out + i * width, &chunk->blank, width);
 }
 
 /* Appends bytes, or only counts them where there is no room: the caller is told how many there are. */
@@ -717,11 +751,11 @@ static int texts(State *state, Values *values, int32_t *ends, size_t count) {
 /* Writes `count` values, of which `present` are not null: all, none, or those of `state->levels`. */
 static int written(State *state, Values *values, size_t count, size_t present) {
     const Chunk *chunk = state->chunk;
-    int is_bits = chunk->type == BOOLEAN;
+    int is_bits = chunk->type == BOOLEAN && !chunk->width;
     size_t width = is_bits ? 1 : (size_t)chunk->width, place = (size_t)(chunk->first + state->done);
     uint8_t bytes[BLOCK + 8];
     uint8_t *out = is_bits ? bytes : (uint8_t *)(intptr_t)chunk->values + place * width;
-    if (chunk->type == BYTES) {
+    if (is_text(chunk)) {
         int32_t *ends = (int32_t *)(intptr_t)chunk->offsets + place + 1;
         if (present == count) {
             if (!texts(state, values, ends, count)) return 0;
@@ -733,7 +767,7 @@ static int written(State *state, Values *values, size_t count, size_t present) {
     } else if (present == count) {
         if (!decoded(state, values, out, count)) return 0;
     } else if (!present) {
-        memset(out, 0, count * width);
+        blanks(chunk, out, count, width);
     } else if (width > 8 || (width & (width - 1))) { /* of another width than numbers have: one by one */
         for (size_t i = 0; i < count; i++)
             if (!state->levels[i]) memset(out + i * width, 0, width);
@@ -951,6 +985,27 @@ static int words_of(Input page, Word *words, size_t known) {
     return 1;
 }
 
+/* Copies the words of a dictionary page of bytes, and where each ends. */
+static int copied_words(const Chunk *chunk, Input page, size_t known) {
+    int32_t *ends = (int32_t *)(intptr_t)chunk->offsets;
+    uint8_t *text = (uint8_t *)(intptr_t)chunk->text;
+    int64_t bytes = 0;
+    if (known > (size_t)chunk->coded) return 0;
+    *ends++ = 0;
+    while (known--) {
+        uint32_t size;
+        if (left_in(&page) < 4) return 0;
+        memcpy(&size, page.at, 4);
+        page.at += 4;
+        if (size > left_in(&page) || bytes + size > chunk->room || bytes + size > INT32_MAX) return 0;
+        memcpy(text + bytes, page.at, size);
+        page.at += size;
+        bytes += size;
+        *ends++ = (int32_t)bytes;
+    }
+    return 1;
+}
+
 /* Decodes the bytes of a chunk; returns 0, or the number of the check that failed. */
 static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd, void *context, State *state) {
     CHECK(1, chunk->codec == NONE || chunk->codec == SNAPPY || (chunk->codec == ZSTD && context));
@@ -960,7 +1015,7 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
     state->dense = dense;
     unsigned width = chunk->most > 1 ? 2 : 1; /* of definition levels */
     int pages = 0, of_lists = chunk->entry > 0;
-    if (chunk->type == BYTES) *(int32_t *)(intptr_t)chunk->offsets = 0;
+    if (is_text(chunk)) *(int32_t *)(intptr_t)chunk->offsets = 0;
     while (state->read < chunk->entries) {
         Header head;
         CHECK(5, left_in(&in));
@@ -975,13 +1030,14 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             CHECK(9, !pages && !state->words && chunk->type != BOOLEAN);
             CHECK(10, head.encoding == PLAIN || head.encoding == PLAIN_DICTIONARY);
             CHECK(11, head.values >= 0 && head.values < INT32_MAX);
-            size_t known = (size_t)head.values, each = chunk->type == BYTES ? sizeof(Word) : (size_t)chunk->width;
+            size_t known = (size_t)head.values, each = is_text(chunk) ? sizeof(Word) : (size_t)chunk->width;
             uint8_t *out = taken(&room, size, SLACK);
             CHECK(12, out && plain_bytes(chunk, zstd, context, &page, out, size));
             CHECK(13, known <= left_in(&page) / (chunk->type == BYTES ? 4 : (size_t)chunk->stored));
-            uint8_t *words = taken(&room, known * each, 0);
+            uint8_t *words = chunk->coded ? out : taken(&room, known * each, 0);
             CHECK(14, words);
-            if (chunk->type == BYTES) CHECK(34, words_of(page, (Word *)(void *)words, known));
+            if (chunk->coded) CHECK(46, copied_words(chunk, page, known));
+            else if (is_text(chunk)) CHECK(34, words_of(page, (Word *)(void *)words, known));
             else copied(chunk, words, page.at, known);
             state->words = words;
             state->text = page.end;
@@ -1075,6 +1131,11 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
 
 static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
     CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0);
+    if (chunk->file < 0) {
+        const uint8_t *given = (const uint8_t *)(intptr_t)chunk->start;
+        Input in = {given, given + chunk->length};
+        return chunk_rows(chunk, in, room, zstd, context, state);
+    }
     uint8_t *bytes = taken(&room, (size_t)chunk->length, 0);
     CHECK(3, bytes);
     CHECK(4, read_whole((int)chunk->file, chunk->start, bytes, (size_t)chunk->length));
@@ -1082,23 +1143,46 @@ static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *con
     return chunk_rows(chunk, in, room, zstd, context, state);
 }
 
+/* Decodes chunks one after another; `context` is zstd's, once it was needed. */
+static void decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd, void **context) {
+    State state;
+    memset(&state, 0, offsetof(State, codes));
+    state.dense = (uint8_t *)state.spare;
+    size_t skip = (64 - (uintptr_t)room % 64) % 64;
+    Room whole = {room + (skip < size ? skip : size), room + size};
+    for (Chunk *chunk = chunks; chunk < chunks + count; chunk++) {
+        if (chunk->codec == ZSTD && zstd && !*context) *context = zstd->create();
+        chunk->refused = read_chunk(chunk, whole, zstd, *context, &state);
+        chunk->nulls = state.nulls;
+        chunk->null_lists = state.null_lists;
+        chunk->found = chunk->coded ? state.known : is_text(chunk) ? state.bytes : state.done;
+    }
+}
+
 /* Decodes chunks one after another.
  *
  * room, size: memory for this call alone. zstd: its functions, or NULL.
  */
 void tdu_decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd) {
-    State state;
-    memset(&state, 0, offsetof(State, codes));
-    state.dense = (uint8_t *)state.spare;
     void *context = NULL;
-    size_t skip = (64 - (uintptr_t)room % 64) % 64;
-    Room whole = {room + (skip < size ? skip : size), room + size};
-    for (Chunk *chunk = chunks; chunk < chunks + count; chunk++) {
-        if (chunk->codec == ZSTD && zstd && !context) context = zstd->create();
-        chunk->refused = read_chunk(chunk, whole, zstd, context, &state);
-        chunk->nulls = state.nulls;
-        chunk->null_lists = state.null_lists;
-        chunk->found = chunk->type == BYTES ? state.bytes : state.done;
+    decode(chunks, count, room, size, zstd, &context);
+    if (context) zstd->release(context);
+}
+
+/* Decodes columns to where they are delivered, each while it is in the processor's cache.
+ *
+ * columns: as above. take: that of rows.c.
+ */
+void tdu_deliver(Straight *columns, size_t count, uint8_t *room, size_t size, const Zstd *zstd, Take *take) {
+    void *context = NULL;
+    for (Straight *column = columns; column < columns + count; column++) {
+        Chunk *chunks = (Chunk *)(intptr_t)column->chunks;
+        decode(chunks, (size_t)column->count, room, size, zstd, &context);
+        for (int64_t i = 0; i < column->count; i++)
+            if (chunks[i].refused || (chunks[i].nulls && !column->fills)) column->refused = 1;
+        if (column->refused || !column->rows) continue;
+        take((uint8_t *)(intptr_t)column->out, (const uint8_t *)(intptr_t)column->source,
+             (const uint32_t *)(intptr_t)column->places, (size_t)column->rows, (size_t)column->width);
     }
     if (context) zstd->release(context);
 }

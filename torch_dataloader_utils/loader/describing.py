@@ -10,7 +10,7 @@ from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.kernels import compiled
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
-from torch_dataloader_utils.model import Unit
+from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.planner import Planner, plan_options
 from torch_dataloader_utils.planning.advice import (
@@ -78,6 +78,7 @@ class _Facts:
             packing=self.options.pack.text, buckets=source.buckets, uncounted=self.options.uncounted,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
+            decoder="; ".join(dict.fromkeys(_decoders(source))),
             segments=len(segments), segment_name=_segment_name(source), splits=len(source.splits),
             rows=self._rows if source.rows_are_final else None, rows_unfiltered=self._rows,
             batch_rows=own.batch_rows // own.unit_rows, sequence_length=own.unit_rows,
@@ -242,11 +243,23 @@ def sorted_advice(source: Source) -> Advice | None:
 
 def _sorted_by(source: Source) -> Iterator[tuple[str, ...]]:
     """The columns that each part is sorted by."""
+    for scan, files in _scans(source):
+        yield sorted_columns(files, scan.opener, scan.schema.names)
+
+
+def _decoders(source: Source) -> Iterator[str]:
+    """What decodes the first file of each part, in words."""
+    for scan, files in _scans(source):
+        if files and files[0].layout.segments:
+            yield from filter(None, [scan.opener.decoder(files[0].layout, scan.schema.names, scan.format_options)])
+
+
+def _scans(source: Source) -> Iterator[tuple[ScanSpec, list[DataFile]]]:
+    """The scan and the files of each part."""
     scans = source.scan.scans if isinstance(source.scan, CombinedScan) else (source.scan,)
     for part, scan in enumerate(scans):
         if isinstance(scan, ScanSpec):
-            files = [file for file in source.files if file.info.part == part]
-            yield sorted_columns(files, scan.opener, scan.schema.names)
+            yield scan, [file for file in source.files if file.info.part == part]
 
 
 def _segment_name(source: Source) -> str:

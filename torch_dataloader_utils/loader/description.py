@@ -77,6 +77,7 @@ class Description:
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
+        decoder: what decodes the columns of Parquet files, by the first of them; "" for other formats.
         segments: the number of row groups, stripes or other smallest units of reading.
         segment_name: what the format calls such a unit.
         splits: the number of runs of segments; ranks and workers share them, and shuffling permutes them.
@@ -116,6 +117,7 @@ class Description:
     buckets: str
     stored_bytes: int
     decoded_bytes: int
+    decoder: str
     segments: int
     segment_name: str
     splits: int
@@ -199,6 +201,7 @@ class Description:
             *([("packed", self.packing)] if self.packing else []),
             ("documents" if self.packing and self.units == "rows" else self.units, self._rows_in_words),
             (f"{self.segment_name}s", f"{self.segments:,}"),
+            *([("decoder", self.decoder)] if self.decoder else []),
             ("splits", f"{self.splits:,}: runs of {self.segment_name}s, shared among ranks and workers"),
             ("shuffle", self.shuffle),
         ]

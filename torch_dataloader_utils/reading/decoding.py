@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -43,24 +43,17 @@ def decoder_calls(items: Sequence[pa.Field], rows: int, alone: bool, runs: int =
         yield run
 
 
-def calls_of(
-    together: Callable[[Sequence[str]], Sequence[str]], items: Sequence[pa.Field]
-) -> tuple[list[list[pa.Field]], list[pa.Field]]:
-    """The columns that a reader decodes best in one call, by call; and the others.
-
-    Args:
-        together: of the reader: `together`, or `copied_together`.
-        items: the columns.
-    """
+def calls_of(reader: FileReader, items: Sequence[pa.Field], rows: int) -> tuple[list[list[pa.Field]], list[pa.Field]]:
+    """The columns that a reader decodes best in one call of so many rows, by call; and the others."""
     calls: list[list[pa.Field]] = []
     rest = {item.name: item for item in items}
-    while rest and (names := together(list(rest))):
+    while rest and (names := reader.together(list(rest), rows)):
         calls.append([rest.pop(name) for name in names])
     return calls, list(rest.values())
 
 
 def read_columns(
-    reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool, copied: bool = False
+    reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], alone: bool
 ) -> list[pa.ChunkedArray]:
     """The columns of one decoder call over some segments.
 
@@ -71,13 +64,11 @@ def read_columns(
         numbers: of the segments.
         items: the columns.
         alone: as in `decoder_calls`.
-        copied: whether the caller copies the values and drops the arrays, so that their memory may be read-only.
     """
     names = [item.name for item in items]
-    read = reader.read_to_copy if copied and alone else reader.read
     if len(numbers) == 1 or not alone or pt.is_primitive(items[0].type):
-        return read(numbers, names)
-    by_segment = [read([number], names) for number in numbers]
+        return reader.read(numbers, names)
+    by_segment = [reader.read([number], names) for number in numbers]
     return [
         pa.chunked_array([chunk for part in parts for chunk in part.chunks], type=parts[0].type)
         for parts in zip(*by_segment, strict=True)

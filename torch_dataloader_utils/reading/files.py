@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.storage import Storage
 
@@ -28,12 +29,8 @@ class FileReader(Protocol):
         """Which of these columns one call of `read` of so many rows decodes best, in order; call again for others."""
         ...
 
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """Which of these columns one call of `read_to_copy` decodes best, in order; call again for the rest."""
-        ...
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`, for a caller that copies the values and drops the arrays: their memory may be read-only."""
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of the columns of fixed width that `kernels.pages` can decode: chunk for each segment, of all rows."""
         ...
 
     def confirm(self) -> None:
@@ -77,6 +74,10 @@ class FileOpener(Protocol):
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The minimum and maximum of top-level columns in a segment, where they are known without reading it."""
+        ...
+
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """What decodes these columns of a file, in words; "" if there is nothing to say."""
         ...
 
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:

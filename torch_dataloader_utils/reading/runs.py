@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.kernels.pages import Chunks, joined
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
@@ -35,6 +37,7 @@ from torch_dataloader_utils.storage.waiting import DaemonThreads
 _OPEN_FILES = 8  # readers kept open per thread; for windows over more files, see `_window_files`
 _MOST_FILES = 4096  # open in a process, if the system allows more
 _NAMED_FILES = 4  # named in a message
+_TURN_VALUES = 1 << 22  # that a thread decodes and gathers in some 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class RunReader:
         return pa.concat_tables(tables)
 
     def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False) -> list[pa.ChunkedArray]:
-        """These columns of the run's rows, with the resolved types; possibly read-only, if `copied`."""
+        """These columns of the run's rows, with the resolved types; `copied` as in `columns`."""
         recorder().enter("decode")
         by_name = {
             item.name: column
@@ -173,14 +176,47 @@ class RunReader:
         }
         return [by_name[item.name] for item in wanted]
 
+    def chunks(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> dict[str, Chunks]:
+        """Those of the columns that `kernels.pages` decodes, of all these runs, while their files are kept open."""
+        if not self.alone or len({run.file for run in runs}) > self._most_open:
+            return {}
+        items = [item for item in wanted if item.name not in self._spec.partition_names]
+        parts: list[Mapping[str, Chunks]] = []
+        for run in runs:
+            reader = self._reader(self._files[run.file])
+            kinds = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+            items = [item for item in items if item.name in kinds and kinds[item.name].equals(item.type)]
+            parts.append(
+                reader.chunks([segment.number for segment in self.segments(run)], [item.name for item in items])
+            )
+            items = [item for item in items if item.name in parts[-1]]
+        return {item.name: joined([part[item.name] for part in parts]) for item in items}
+
+    @contextmanager
+    def unchanged(self, runs: Sequence[SegmentRun]) -> Iterator[None]:
+        """A context after which the files of these runs are checked."""
+        with ExitStack() as stack:
+            for file in dict.fromkeys(run.file for run in runs):
+                stack.enter_context(unchanged(self._reader(self._files[file])))
+            yield
+
+    def window_turns(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
+        """The columns that a thread reads in a turn, of those of a window that it shares with others: some 10 ms."""
+        rows = sum(segment.rows or 0 for run in runs for segment in self.segments(run))
+        turn: list[pa.Field] = []
+        for call in self.window_calls(runs, wanted):
+            numbers = pt.is_primitive(call[0].type) and all(pt.is_primitive(item.type) for item in turn)
+            if turn and not (numbers and (len(turn) + len(call)) * rows <= _TURN_VALUES):
+                yield turn
+                turn = []
+            turn += call
+        if turn:
+            yield turn
+
     def window_calls(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> Iterator[list[pa.Field]]:
         """The columns of each call that decodes these runs, one run after another, to copy them."""
         rows = sum(segment.rows or 0 for run in runs for segment in self.segments(run))
-        first = self._reader(self._files[runs[0].file]) if self.alone and runs else None
-        together, rest = ([], wanted) if first is None else calls_of(first.copied_together, wanted)
-        for items in together:  # in halves, for two threads
-            yield from (half for half in (items[::2], items[1::2]) if half)
-        yield from decoder_calls(rest, rows, self.alone, len(runs))
+        return decoder_calls(wanted, rows, self.alone, len(runs))
 
     def columns(
         self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False
@@ -188,6 +224,8 @@ class RunReader:
         """The run's rows, column by column as they are decoded: the columns of one decoder call at a time.
 
         Release them before the next step: their memory, still in the processor's cache, is then reused for decoding.
+        If the values are only `copied`, a call decodes no more columns than stay in that cache; otherwise as many as
+        the file's reader decodes best together.
         """
         reader = self._reader(self._files[run.file])
         with unchanged(reader):
@@ -202,10 +240,9 @@ class RunReader:
         stored = frozenset(reader.schema.names) - spec.partition_names
         known = all(segment.rows is not None for segment in segments)
         read = [item for item in wanted if item.name in stored]
-        best = reader.copied_together if copied else partial(reader.together, rows=rows)
-        together, rest = calls_of(best, read) if self.alone else ([], read)
+        together, rest = calls_of(reader, read, rows) if self.alone and not copied else ([], read)
         for items in (*together, *decoder_calls(rest, rows, self.alone)):
-            arrays = read_columns(reader, numbers, items, self.alone, copied)
+            arrays = read_columns(reader, numbers, items, self.alone)
             rows, known = len(arrays[0]), True
             arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
             yield items, arrays

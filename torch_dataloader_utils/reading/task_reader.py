@@ -20,6 +20,7 @@ from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.chosen import COPIES, copied
 from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
+from torch_dataloader_utils.reading.straight import StraightReader
 from torch_dataloader_utils.reading.transforms import transformed
 from torch_dataloader_utils.reading.windows import (
     Gather,
@@ -45,16 +46,39 @@ class TaskReader:
         self._spec = spec
         self._runs = RunReader(spec, files)
         self._parts: dict[tuple[str, ...], Converter] = {}
-        self.windows = WindowReader(spec.converter, self._runs, self._part)
+        self._straight = StraightReader(spec.converter, self._runs, spec.pool)
+        self.windows = WindowReader(spec.converter, self._runs, self._part, self._straight)
 
     def block(self, task: Task) -> Block:
         """The task's rows, converted."""
         if not of_windows(task):
-            return self.read(task.pieces, task.pad, task.epoch)[0]
+            return self._of_whole_runs(task) or self.read(task.pieces, task.pad, task.epoch)[0]
         shared = self.share(task)
         if shared is None and self._is_part(task):
             return self._part_of_windows(task)
         return (shared.read(self) if shared is not None else None) or shuffled(task, self.read, self._spec.pool.lease)
+
+    def _of_whole_runs(self, task: Task) -> Block | None:
+        """The rows of a task of whole runs, of which numbers are decoded to where they are delivered; else None."""
+        found, spec = self._stand_alone(task), self._spec
+        if found is None or task.rows is None or not spec.local:
+            return None
+        runs = [found[0][owner] for owner in found[1]]
+        if len(set(runs)) < len(runs):
+            return None
+        straight = self._straight.columns(runs, list(spec.schema), task.rows)
+        if not straight:
+            return None
+        columns: dict[str, Column] = {self._straight.key(name): column for name, column in straight.items()}
+        rest = pa.schema([item for item in spec.schema if item.name not in straight])
+        where = self._runs.where(runs)
+        with noting(where, DataLoaderUtilsError):
+            if len(rest):
+                table = joined([self._runs.decode(run, rest) for run in runs])
+                recorder().enter("convert")
+                columns |= self._part(tuple(rest.names)).convert(table, True, where)
+            block = Block.of_columns(task.rows, spec.converter.stacked(columns, spec.pool.lease))
+        return block.marked(spec.valid_key, not task.pad)
 
     def _is_part(self, task: Task) -> bool:
         """Whether the task delivers only some rows of its windows, so that only these should be transformed."""
@@ -88,7 +112,7 @@ class TaskReader:
         runs, owners = found
         recorder().enter("shuffle")
         gather = Gather(task.pieces, owners, [self._runs.start(run) for run in runs], self._spec.pool)
-        calls = self._runs.window_calls(runs, list(self._spec.schema))
+        calls = self._runs.window_turns(runs, list(self._spec.schema))
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter, marks)
 

@@ -28,6 +28,7 @@ from torch_dataloader_utils.model import Piece, Rows, Task, Window, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
+from torch_dataloader_utils.reading.straight import StraightReader
 from torch_dataloader_utils.seeding import window_order
 
 if TYPE_CHECKING:
@@ -227,6 +228,20 @@ class Gather:
             self.rows += unit.rows
             self.drawn += unit.drawn
 
+    @cached_property
+    def run_order(self) -> Sequence[int]:
+        """The runs in the order in which rows are drawn from them."""
+        return [draw.run for unit in self.units for draw in unit.draws]
+
+    @cached_property
+    def places_once(self) -> npt.NDArray[np.uint32] | None:
+        """The places of the task's rows among those drawn, if each run is drawn once, in one stretch; uint32 [rows]."""
+        once = all(len(drawn) == 1 and drawn[0][1].rows.contiguous for drawn in self.by_run)
+        if not once or self.drawn > _NEAR:
+            return None
+        places = [unit.places.astype(np.uint32) + np.uint32(unit.base) for unit in self.units]
+        return np.concatenate(places)
+
     def column(self, runs: Sequence[Column]) -> Column:
         """The task's rows of a column of values of any length, in order of delivery, from those of the runs."""
         drawn: list[Any] = [draw.of_column(runs[draw.run]) for unit in self.units for draw in unit.draws]
@@ -394,11 +409,19 @@ class WindowReader:
         converter: converts all columns.
         runs: decodes runs of segments.
         part: the converter of some columns, by their names.
+        straight: reads columns of numbers.
     """
 
-    def __init__(self, converter: Converter, runs: RunReader, part: Callable[[tuple[str, ...]], Converter]) -> None:
+    def __init__(
+        self,
+        converter: Converter,
+        runs: RunReader,
+        part: Callable[[tuple[str, ...]], Converter],
+        straight: StraightReader,
+    ) -> None:
         self._runs = runs
         self._part = part
+        self._straight = straight
         self._dense, self._stored = converter.dense(), converter.stored()
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
         self._numbers = Scratch()
@@ -407,6 +430,18 @@ class WindowReader:
         """The output of some columns, in order of delivery: decoded for all runs, then gathered."""
         self._runs.keep_open(shared.runs)
         self._runs.announce(shared.runs)
+        places, straight = shared.gather.places_once, {}
+        if places is not None:
+            runs = [shared.runs[run] for run in shared.gather.run_order]
+            straight = self._straight.columns(runs, items, shared.gather.drawn, places)
+        columns: dict[str, Column] = {self._dense[name]: column for name, column in straight.items()}
+        rest = [item for item in items if item.name not in straight]
+        for part in self._runs.window_calls(shared.runs, rest):
+            columns |= self._read(shared, part)
+        return columns
+
+    def _read(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
+        """The output of the columns of one call of a file's reader."""
         if all(item.name in self._dense for item in items):
             return self._gathered(shared, items)
         read = [self._arrays(run, items, copied=False) for run in shared.runs]

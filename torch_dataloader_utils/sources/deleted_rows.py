@@ -6,7 +6,7 @@ Rows outside a subset that is chosen by place are treated alike.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import during
 from torch_dataloader_utils.hashing import Choice, number_hash
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
@@ -26,9 +27,6 @@ from torch_dataloader_utils.storage import Storage
 
 Positions: TypeAlias = npt.NDArray[np.int64]  # row numbers in a file as written, ascending, each once
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-# `read` or `read_to_copy` of a file's reader.
-Read: TypeAlias = Callable[[Sequence[int], Sequence[str]], list[pa.ChunkedArray]]
 
 _MOST = 0.9  # the share of rows left up to which gathering them is faster than Arrow's filter, which branches per row
 _VECTOR_MAGIC = b"\xd1\xd3\x39\x64"
@@ -209,12 +207,20 @@ class LiveOpener:
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The ranges of all rows of the segment, including deleted ones."""
-        live = layout.metadata
-        return self.inner.value_ranges(live.inner if isinstance(live, LiveRows) else layout, number, names)
+        return self.inner.value_ranges(_own_layout(layout), number, names)
+
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """As the file's format says."""
+        return self.inner.decoder(_own_layout(layout), names, options)
 
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
         """The values of a file without deleted rows; None of any other: it is not known what the others hold."""
         return None if isinstance(layout.metadata, LiveRows) else self.inner.list_values(layout, name)
+
+
+def _own_layout(layout: FileLayout) -> FileLayout:
+    """The layout of the file as written."""
+    return layout.metadata.inner if isinstance(layout.metadata, LiveRows) else layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,30 +253,14 @@ class _LiveReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments."""
-        return self._read(segment_numbers, columns, self._inner.read)
-
-    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
-        """As the file's own reader decides."""
-        return self._inner.together(columns, rows)
-
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """As the file's own reader decides."""
-        return self._inner.copied_together(columns)
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`; the memory may be read-only."""
-        return self._read(segment_numbers, columns, self._inner.read_to_copy)
-
-    def _read(self, segment_numbers: Sequence[int], columns: Sequence[str], read: Read) -> list[pa.ChunkedArray]:
-        """The remaining rows of all rows of these segments."""
         numbers = list(segment_numbers)
         segments = [self._segments[number] for number in numbers]
         if len(segments) > 1 and any(segment.rows is None for segment in segments):
             # Only a segment that is read alone shows how many rows it has.
-            parts = [self._read([number], columns, read) for number in numbers]
+            parts = [self.read([number], columns) for number in numbers]
             same = zip(*parts, strict=True)
             return [pa.chunked_array([c for part in all_of for c in part.chunks], all_of[0].type) for all_of in same]
-        arrays = read(numbers, columns)
+        arrays = self._inner.read(numbers, columns)
         if not arrays:
             return arrays
         counts = [len(arrays[0]) if segment.rows is None else segment.rows for segment in segments]
@@ -280,6 +270,14 @@ class _LiveReader:
                 self._kept = (numbers, None if mask is None else _kept(mask))
             kept = self._kept[1]
             return arrays if kept is None else [kept.of(array) for array in arrays]
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """None, because rows are left out."""
+        return {}
+
+    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
+        """As the file's own reader decides."""
+        return self._inner.together(columns, rows)
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""

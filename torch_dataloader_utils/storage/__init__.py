@@ -4,7 +4,7 @@ from torch_dataloader_utils.storage.cores import usable_cores
 from torch_dataloader_utils.storage.errors import Decoding, Naming, damaged
 from torch_dataloader_utils.storage.hub_client import Commits
 from torch_dataloader_utils.storage.opening import open_storage
-from torch_dataloader_utils.storage.remote import REMOTE_GAP, coalesced, confirm_unchanged, prefetch
+from torch_dataloader_utils.storage.remote import REMOTE_GAP, RemoteFile, coalesced, confirm_unchanged, prefetch
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.storage import Storage
 from torch_dataloader_utils.storage.versions import Stored
@@ -14,6 +14,7 @@ __all__ = [
     "Commits",
     "Decoding",
     "Naming",
+    "RemoteFile",
     "Renewal",
     "Storage",
     "Stored",

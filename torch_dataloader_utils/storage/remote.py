@@ -128,6 +128,10 @@ class RangeFile:
             block.wanted = sys.maxsize if keep else sum(_shared(block, span) for span in missing)
             self._blocks.append(block)
 
+    def put_back(self, start: int, data: pa.Buffer) -> None:
+        """Hold bytes that were read, which will be read once more."""
+        self._blocks.append(_Block(start, data, int(data.size)))
+
     def _at_hand(self, start: int, stop: int) -> bool:
         while start < stop:
             block = self._block(start)
@@ -193,6 +197,15 @@ class RemoteFile(pa.PythonFile):  # type: ignore[misc]
         They are held until they have been read once (longer if `keep`), or until the next call.
         """
         self._ranges.prefetch(ranges, keep)
+
+    def buffer(self, start: int, length: int) -> pa.Buffer:
+        """So many bytes of the file, or those up to its end; without a copy if they were fetched together."""
+        self._ranges.seek(start)
+        return self._ranges.read_buffer(length)
+
+    def put_back(self, start: int, data: pa.Buffer) -> None:
+        """Hold bytes that `buffer` read, for another decoder."""
+        self._ranges.put_back(start, data)
 
     def confirm(self) -> None:
         """Check that the file is the one that was planned, unless nothing was fetched since the last check.

@@ -8,9 +8,8 @@ from torch_dataloader_utils import StructuredDataset
 StructuredDataset.create_dataloader  # noqa: B018 - the last of the imports
 
 
-def batches(folder: Path, rows: int, workers: int, shuffle: bool, **options: Any):
-    if workers:
-        options = {"num_workers": workers, "worker_mode": "processes", **options}
+def batches(folder: Path, rows: int, workers: int, shuffle: bool):
+    options: dict[str, Any] = {"num_workers": workers, "worker_mode": "processes"} if workers else {}
     loader, _ = StructuredDataset.create_dataloader(
         str(folder), batch_size=rows, shuffle=shuffle, strings="bytes", **options
     )

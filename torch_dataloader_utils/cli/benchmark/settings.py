@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import Any
 
 from torch_dataloader_utils.cli.benchmark.passes import MeasuredPasses
@@ -42,24 +41,17 @@ class Trial:
         return self.rate / self.gain if self.rate and self.gain else None
 
 
-def groups(parquet: bool, keywords: Keywords) -> list[list[Keywords]]:
+def groups(keywords: Keywords) -> list[list[Keywords]]:
     """The settings to try, in groups: the best of a group is kept for those that follow."""
     cores = usable_cores()
-    shuffled = bool(keywords.get("shuffle"))
     workers: list[Keywords] = [
         {"num_workers": None, "worker_mode": "threads"},
         {"num_workers": cores, "worker_mode": "threads"},
         {"num_workers": cores, "worker_mode": "processes"},
     ]
     # In file order, splits change who reads what, not how fast.
-    splits: list[Keywords] = [{"split_bytes": size} for size in ("2MiB", "32MiB") if shuffled]
-    return [workers, splits, list(_format_options(parquet and shuffled, keywords))]
-
-
-def _format_options(polars_decodes: bool, keywords: Keywords) -> Iterator[Keywords]:
-    given = dict(keywords.get("format_options") or {})
-    if polars_decodes and find_spec("polars") is not None and "engine" not in given:
-        yield {"format_options": {**given, "engine": "polars"}}
+    splits: list[Keywords] = [{"split_bytes": size} for size in ("2MiB", "32MiB") if keywords.get("shuffle")]
+    return [workers, splits]
 
 
 def trials(data: Data, chosen: Sequence[Sequence[Keywords]], measure: Measure) -> Iterator[Trial]:

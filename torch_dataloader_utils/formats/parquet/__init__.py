@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.footer import Footer, checked_footer, list_values, row_group_ranges
@@ -29,10 +29,11 @@ from torch_dataloader_utils.formats.parquet.guards import (
     int96_columns,
     names_above,
 )
-from torch_dataloader_utils.formats.parquet.pages import PageDecoder
-from torch_dataloader_utils.formats.parquet.polars_decoder import PolarsDecoder, check_engine, usable
+from torch_dataloader_utils.formats.parquet.pages import PageDecoder, left_to_pyarrow
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
+from torch_dataloader_utils.kernels.library import pages_library
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
@@ -70,23 +71,34 @@ class ParquetReader(Reader):
         self._leaves = [] if storage.local else self._leaves_of(schema.names)
         self._fetched: list[int] = []  # the row groups that were prefetched
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
-        check_engine(options["engine"])
+        _check_engine(options["engine"])
         self._pages: PageDecoder | None = None
-        if options["engine"] != "pyarrow" and storage.local and PageDecoder.usable(self.source):
+        if options["engine"] != "pyarrow" and PageDecoder.usable(self.source):
             self._pages = PageDecoder(self.source, self._metadata, self._file.schema_arrow, options["page_checksums"])
-        self._polars: PolarsDecoder | None = None
-        if storage.local and usable(options["engine"]):
-            verified = options["page_checksums"]
-            self._polars = PolarsDecoder(self.path, self.source, self.metadata, self._file.schema_arrow, verified)
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups, from one decoder call in the calling thread."""
-        arrays = {} if self._pages is None else dict(self._pages.read(segment_numbers, columns))
-        rest = [name for name in columns if name not in arrays]
-        if rest or not columns:
-            arrays |= zip(rest, self._by_pyarrow(segment_numbers, rest), strict=True)
-            recorder().count("bytes_by_pyarrow", self._stored(segment_numbers, rest))
-        return [arrays[name] for name in columns]
+        groups, names = list(segment_numbers), list(columns)
+        arrays = {} if self._pages is None else self._by_pages(self._pages, groups, names)
+        rest = [name for name in names if name not in arrays]
+        if rest or not names:
+            arrays |= zip(rest, self._by_pyarrow(groups, rest), strict=True)
+            recorder().count("bytes_by_pyarrow", self._stored(groups, rest))
+        return [arrays[name] for name in names]
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of the columns of fixed width in a local file that are stored as the package's own decoder knows."""
+        return {} if self._pages is None else self._pages.chunks(segment_numbers, columns)
+
+    def _by_pages(self, decoder: PageDecoder, groups: list[int], names: list[str]) -> dict[str, pa.ChunkedArray]:
+        """Those of the columns that the package's own decoder decodes."""
+        if not self._leaves:
+            return decoder.read(groups, names)
+        with Decoding(self.path, lambda: self._damaged(groups, names)):
+            self._fetch(groups, names)
+            arrays = decoder.read(groups, names)
+        self._unread.update(leaf for name in names if name not in arrays for leaf in self._by_name[name])
+        return arrays
 
     def _stored(self, groups: Sequence[int], names: Sequence[str]) -> int:
         """The stored bytes of columns of these row groups."""
@@ -115,9 +127,8 @@ class ParquetReader(Reader):
         """
         return () if self._pages is None else self._pages.together(columns, rows)
 
-    def _by_pyarrow(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+    def _by_pyarrow(self, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
         """As `read`, by pyarrow."""
-        groups, names = list(segment_numbers), list(columns)
         with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
                 self._fetch(groups, names)
@@ -132,18 +143,6 @@ class ParquetReader(Reader):
             if self._int96:
                 self._check_int96(groups, names, arrays)
             return arrays
-
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """The columns that Polars decodes."""
-        return () if self._polars is None else self._polars.together(columns)
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`; what Polars decodes is read-only."""
-        arrays = {} if self._polars is None else dict(self._polars.read(segment_numbers, columns))
-        rest = [name for name in columns if name not in arrays]
-        if rest or not columns:
-            arrays.update(zip(rest, self.read(segment_numbers, rest), strict=True))
-        return [arrays[name] for name in columns]
 
     def _damaged(self, groups: list[int], names: list[str]) -> str:
         """The first column of a row group that cannot be read; for remote files, all that were requested together."""
@@ -211,8 +210,6 @@ class ParquetReader(Reader):
 
     def close(self) -> None:
         """Close the file; the arrays read from it stay valid."""
-        if self._polars is not None:
-            self._polars.close()
         self._file.close()
         super().close()
 
@@ -221,8 +218,8 @@ class ParquetFormat(Format):
     """The Parquet format; the layout's metadata is a `Footer`.
 
     The option `page_checksums` makes a page with a wrong checksum an error (pages without a checksum are accepted).
-    The option `engine` is what decodes: "auto", the package's own decoder where it can, and pyarrow elsewhere;
-    "pyarrow" alone; or "polars" for columns which are copied afterwards.
+    The option `engine` is what decodes: "auto", the package's own decoder where it can, and pyarrow elsewhere; or
+    "pyarrow" alone.
     """
 
     name = "parquet"
@@ -241,7 +238,7 @@ class ParquetFormat(Format):
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Check the value of `engine`."""
-        check_engine(options["engine"])
+        _check_engine(options["engine"])
 
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops row groups by their statistics and the file's constants."""
@@ -265,6 +262,16 @@ class ParquetFormat(Format):
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
         """The values of each row group by its statistics; None unless all have them, and lists hold plain values."""
         return list_values(layout.metadata.metadata, [segment.number for segment in layout.segments], name)
+
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """The package's own decoder, or pyarrow, or both."""
+        if {**self.options, **options}["engine"] == "pyarrow":
+            return "pyarrow, as `engine` says"
+        if pages_library() is None:
+            return "pyarrow, more slowly, because there was no C compiler when the package was installed"
+        schema = layout.metadata.metadata.schema.to_arrow_schema()
+        left = left_to_pyarrow(layout.metadata.metadata, [name for name in names if name in schema.names])
+        return "the package itself" + (f"; pyarrow: {listed(left, 5)}" if left else "")
 
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
         """The columns with nulls, and the footer."""
@@ -299,6 +306,12 @@ def _without_leaves(file: pq.ParquetFile, groups: list[int], name: str) -> pa.Ch
     if leaf_count(kind):
         raise KeyError(name)
     return pa.chunked_array([pa.nulls(sum(file.metadata.row_group(group).num_rows for group in groups), kind)])
+
+
+def _check_engine(engine: str) -> None:
+    """Check the option `engine`; also when a file is opened, because those of tables are not checked before."""
+    if engine not in ("auto", "pyarrow"):
+        raise OptionError(f"format_options={{'engine': {engine!r}}}: expected 'auto' or 'pyarrow'.")
 
 
 def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""Decodes columns of local files by the package's own decoder (kernels/pages.c), all of a row group in one call.
+"""Decodes columns by the package's own decoder (kernels/pages.c), all of a row group in one call.
 
 pyarrow decodes into fresh memory, a column per call, and each call waits for the GIL beside a busy training loop. Here
 one call decodes all columns, without the GIL, at half of pyarrow's processor time.
@@ -8,15 +8,13 @@ Whatever is not suited, or is refused for any reason, pyarrow decodes: so its er
 
 from __future__ import annotations
 
-import ctypes
 import json
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, chain, compress, groupby, starmap
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +25,9 @@ import pyarrow.types as pt
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.sizes import leaf_count
 from torch_dataloader_utils.kernels.library import pages_library
-
-# The numbers of a chunk, as the struct of this name in pages.c has them.
-_FIELDS = (
-    *("file", "start", "length", "codec", "type", "stored", "width", "decimal", "most", "entry", "fixed"),
-    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists"),
-    *("nulls", "null_lists", "found", "refused"),
-)
-_CHUNK = np.dtype([(name, np.int64) for name in _FIELDS])
-Chunks: TypeAlias = npt.NDArray[np.void]  # of this dtype; a table, because an object for each chunk takes longer
+from torch_dataloader_utils.kernels.pages import CHUNK, Chunks, decode, zstd_functions
+from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.storage import RemoteFile
 
 # Numbers of parquet.thrift.
 _CODECS = {"UNCOMPRESSED": 0, "SNAPPY": 1, "ZSTD": 6}
@@ -52,17 +44,13 @@ _STORED = {
     pa.float64(): "DOUBLE",
     **dict.fromkeys((pa.string(), pa.binary(), pa.large_string(), pa.large_binary()), "BYTE_ARRAY"),
 }
+_CODED = [pa.dictionary(pa.int32(), kind) for kind in (pa.string(), pa.binary())]
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
 _MOST_BYTES = 32 << 20  # decoded bytes of one call: some 10 ms of work, and few enough for every thread to hold them
-_KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a thread keeps between calls
 _MOST_CHUNK = 1 << 30  # bytes of a chunk: of larger ones, pyarrow reads a page at a time
-_WORD = 16  # bytes of an entry of a dictionary of bytes, each of which is stored in at least 4
-_SLACK = 1 << 10  # bytes that a chunk takes of that memory besides its own, because parts of it lie at 64 bytes
 
-_FLAT, _LISTS, _TEXTS = range(3)  # what columns become
-
-_scratch = threading.local()
+_FLAT, _CODES, _LISTS, _TEXTS = range(4)  # what columns become
 
 
 class _Form(NamedTuple):
@@ -103,8 +91,51 @@ class _Form(NamedTuple):
         return entries * self.width if self.width else -(-entries // 8)
 
 
+class _Forms:
+    """The forms of a file's columns.
+
+    Args:
+        metadata: its footer.
+        schema: its columns, as pyarrow reads them.
+    """
+
+    def __init__(self, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
+        self._metadata, self._schema = metadata, schema
+        self._known: dict[str, _Form | None] = {}
+
+    @cached_property
+    def leaves(self) -> dict[str, int]:
+        """The number of the leaf column of each column that has one."""
+        return _leaf_numbers(self._schema)
+
+    def of(self, columns: Sequence[str]) -> dict[str, _Form]:
+        """Those of the suited ones among these columns."""
+        for name in columns:
+            if name not in self._known:
+                self._known[name] = self._found(name)
+        return {name: form for name in columns if (form := self._known[name]) is not None}
+
+    def _found(self, name: str) -> _Form | None:
+        """The form of a column; None if it is not suited."""
+        if name not in self.leaves:
+            return None
+        field, stored = self._schema.field(name), self._metadata.schema.column(self.leaves[name])
+        physical, levels = stored.physical_type, (stored.max_repetition_level, stored.max_definition_level)
+        unit = _unit(stored) if physical in ("INT32", "INT64") else ""
+        inner = str(field.type.field(0).metadata) if field.type.num_fields else ""
+        return _form_of(field.type, inner, field.nullable, physical, stored.length, unit, levels)
+
+
+def left_to_pyarrow(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """The columns of a file that are stored in a way that is not decoded here, by its schema and first row group."""
+    forms, first = _Forms(metadata, metadata.schema.to_arrow_schema()), metadata.row_group(0)
+    codecs = {name: first.column(forms.leaves[name]).compression for name in forms.of(names)}
+    known = {codec for codec in _CODECS if codec != "ZSTD" or zstd_functions() is not None}
+    return [name for name in names if codecs.get(name) not in known]
+
+
 class PageDecoder:
-    """Decodes columns of an open local file. Used by one thread at a time.
+    """Decodes columns of an open file. Used by one thread at a time.
 
     Args:
         source: the file, open.
@@ -113,17 +144,15 @@ class PageDecoder:
         verified: whether the checksums of pages are verified.
     """
 
-    def __init__(self, source: pa.OSFile, metadata: pq.FileMetaData, schema: pa.Schema, verified: bool) -> None:
-        self._source, self._metadata, self._schema, self._verified = source, metadata, schema, verified
-        self._forms: dict[str, _Form | None] = {}
-        self._leaves = leaf_numbers(schema)
-        self._room = 0  # bytes of memory that the chunks seen so far need
+    def __init__(self, source: pa.NativeFile, metadata: pq.FileMetaData, schema: pa.Schema, verified: bool) -> None:
+        self._source, self._metadata, self._verified = source, metadata, verified
+        self._forms = _Forms(metadata, schema)
         self._text_bytes: dict[str, float] = {}  # of columns of bytes: those of a row, of which there were most so far
 
     @staticmethod
     def usable(source: pa.NativeFile) -> bool:
         """Whether it can decode this open file in this process."""
-        return isinstance(source, pa.OSFile) and pages_library() is not None
+        return isinstance(source, (pa.OSFile, RemoteFile)) and pages_library() is not None
 
     def together(self, columns: Sequence[str], rows: int) -> list[str]:
         """The first of these columns that one call decodes best, those of fixed width first; none if none is suited.
@@ -132,7 +161,7 @@ class PageDecoder:
             columns: names of columns.
             rows: of the row groups that are read together.
         """
-        forms = {name: form for name in columns if (form := self._form(name)) is not None}
+        forms = self._forms.of(columns)
         names: list[str] = []
         size = 0
         for name in sorted(forms, key=lambda name: forms[name].becomes != _FLAT):
@@ -146,11 +175,11 @@ class PageDecoder:
     def _stored_bytes(self, name: str, rows: int) -> int:
         """About how many bytes so many rows of strings or lists have, by those of the first row group."""
         group = self._metadata.row_group(0)
-        return int(group.column(self._leaves[name]).total_uncompressed_size * rows / max(1, group.num_rows))
+        return int(group.column(self._forms.leaves[name]).total_uncompressed_size * rows / max(1, group.num_rows))
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
-        forms = {name: form for name in columns if (form := self._form(name)) is not None}
+        forms = self._forms.of(columns)
         if not forms:
             return {}
         names = sorted(forms, key=lambda name: forms[name].becomes)
@@ -158,34 +187,62 @@ class PageDecoder:
         names, chunks = list(compress(names, fits.tolist())), chunks[fits]
         if not chunks["rows"].any():
             return {}
-        self._room = max(self._room, int(_room_of(chunks).max()))
         outputs: list[_Output] = []
         for becomes, part in groupby(names, key=lambda name: forms[name].becomes):
             first, alike = sum(len(output.forms) for output in outputs), {name: forms[name] for name in part}
             outputs.append(_OUTPUTS[becomes](alike, chunks[first : first + len(alike)]))
+        fetched: list[tuple[int, pa.Buffer]] = []  # of files that are not on this machine, in the order of the chunks
+        left = np.ones(len(names), np.bool_)
         try:
             for output in outputs:
                 output.allocate(self._text_bytes)
-            _decode(chunks, self._room)
+            if isinstance(self._source, RemoteFile):
+                fetched.extend(self._fetched(chunks))
+            decode(chunks)
             for output in outputs:
-                self._text_bytes |= output.complete(self._room)
+                self._text_bytes |= output.complete()
+            left = _refused(chunks)
         except MemoryError:  # a damaged footer may name any sizes; pyarrow says what is wrong
             return {}
-        recorder().count("bytes_decoded", int(chunks["length"][~_refused(chunks)].sum()))
+        finally:  # for pyarrow
+            for place, content in compress(fetched, np.repeat(left, len(groups)).tolist()):
+                self._source.put_back(place, content)
+        recorder().count("bytes_decoded", int(chunks["length"][~left].sum()))
         arrays = dict(chain.from_iterable(output.arrays() for output in outputs))
         return {name: arrays[name] for name in columns if name in arrays}
+
+    def chunks(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, Chunks]:
+        """Of the columns of fixed width, a chunk for each of these row groups; none of a file that is not local."""
+        flat = {n: form for n, form in self._forms.of(columns).items() if form.becomes == _FLAT and not form.decimal}
+        if not flat or isinstance(self._source, RemoteFile):
+            return {}
+        chunks, fits = self._chunks(groups, flat)
+        return {name: own for name, own, fit in zip(flat, chunks, fits.tolist(), strict=True) if fit}
+
+    def _fetched(self, chunks: Chunks) -> Iterator[tuple[int, pa.Buffer]]:
+        """The places in the file of these chunks, and their bytes, where they are decoded from."""
+        for chunk in chunks.reshape(-1):
+            place = int(chunk["start"])
+            content = self._source.buffer(place, int(chunk["length"]))
+            chunk["start"], chunk["length"] = content.address, content.size
+            yield place, content
 
     def _chunks(self, groups: Sequence[int], forms: Mapping[str, _Form]) -> tuple[Chunks, npt.NDArray[np.bool_]]:
         """The chunks of columns in these row groups, [columns, row groups]; and which columns can be decoded here."""
         row_groups = [self._metadata.row_group(group) for group in groups]
-        chunks = np.zeros((len(forms), len(groups)), _CHUNK)
+        chunks = np.zeros((len(forms), len(groups)), CHUNK)
         of_forms = (form[2:-1] for form in forms.values())
-        of_chunks = (_stored(group.column(self._leaves[name])) for name in forms for group in row_groups)
+        of_chunks = (_stored(group.column(self._forms.leaves[name])) for name in forms for group in row_groups)
         for names, found, count in ((_OF_FORM, of_forms, 1), (_OF_CHUNK, of_chunks, len(groups))):
             numbers = np.fromiter(chain.from_iterable(found), np.int64).reshape(len(forms), count, len(names))
             for place, name in enumerate(names):
                 chunks[name] = numbers[:, :, place]
-        chunks["file"], chunks["checked"] = self._source.fileno(), self._verified
+        chunks["coded"] = np.array([form.becomes == _CODES for form in forms.values()])[:, None] * np.maximum(
+            1,
+            chunks["room"] // 4,  # the length of a word has 4 bytes
+        )
+        chunks["file"] = self._source.fileno() if isinstance(self._source, pa.OSFile) else -1
+        chunks["checked"] = self._verified
         chunks["rows"] = [group.num_rows for group in row_groups]
         rows, entries = chunks["rows"], chunks["entries"]
         of_lists = (rows <= entries) & (entries <= _MOST_CHUNK)
@@ -194,21 +251,6 @@ class PageDecoder:
             fits &= (size >= least) & (size <= _MOST_CHUNK)
         suited: npt.NDArray[np.bool_] = np.logical_and.reduce(fits, axis=1)
         return chunks, suited
-
-    def _form(self, name: str) -> _Form | None:
-        if name not in self._forms:
-            self._forms[name] = self._found(name)
-        return self._forms[name]
-
-    def _found(self, name: str) -> _Form | None:
-        """The form of a column; None if it is not suited."""
-        if name not in self._leaves:
-            return None
-        field, stored = self._schema.field(name), self._metadata.schema.column(self._leaves[name])
-        physical, levels = stored.physical_type, (stored.max_repetition_level, stored.max_definition_level)
-        unit = _unit(stored) if physical in ("INT32", "INT64") else ""
-        inner = str(field.type.field(0).metadata) if field.type.num_fields else ""
-        return _form_of(field.type, inner, field.nullable, physical, stored.length, unit, levels)
 
 
 @lru_cache(maxsize=256)  # many columns are alike
@@ -235,11 +277,13 @@ def _form_of(
         kind = kind.value_type
         if not pt.is_primitive(kind) or pt.is_boolean(kind) or (is_fixed and not fixed):
             return None
+    coded = kind in _CODED
+    kind = kind.value_type if coded else kind
     if levels != (int(entry > 0), most) or not _same_bits(kind, physical, length, unit):
         return None
     width = _WIDTHS.get(physical, length)
-    narrow = kind.bit_width // 8 if width else 0
-    becomes = _LISTS if entry else _TEXTS if physical == "BYTE_ARRAY" else _FLAT
+    narrow = 4 if coded else kind.bit_width // 8 if width else 0
+    becomes = _CODES if coded else _LISTS if entry else _TEXTS if physical == "BYTE_ARRAY" else _FLAT
     return _Form(outer, kind, _KINDS[physical], width, narrow, pt.is_decimal(kind), most, entry, fixed, wide, becomes)
 
 
@@ -257,14 +301,6 @@ def _stored(chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int, int, int]:
         chunk.total_uncompressed_size,
         chunk.num_values,
     )
-
-
-def _room_of(chunks: Chunks) -> npt.NDArray[np.int64]:
-    """Bytes of memory to decode chunks: for the chunk, a page of it, and its dictionary: as a page, and as values."""
-    wider = np.maximum(1, -(-chunks["width"] // np.maximum(1, chunks["stored"])))
-    wider = np.where(chunks["type"] == _KINDS["BYTE_ARRAY"], _WORD // 4, wider)
-    room: npt.NDArray[np.int64] = chunks["length"] + chunks["room"] * (2 + wider) + _SLACK
-    return room
 
 
 def _refused(chunks: Chunks) -> npt.NDArray[np.bool_]:
@@ -288,8 +324,8 @@ class _Output(ABC):
     def allocate(self, row_bytes: Mapping[str, float]) -> None:
         """Make the memory of all chunks; `row_bytes` is how many bytes a row had so far, if they are of any length."""
 
-    def complete(self, room: int) -> dict[str, float]:
-        """Decode chunks with more bytes than expected again, in this memory; returns how many a row has, by column."""
+    def complete(self) -> dict[str, float]:
+        """Decode chunks with more bytes than expected again; returns how many a row has, by column."""
         return {}
 
     def arrays(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
@@ -297,7 +333,10 @@ class _Output(ABC):
         made = zip(self.forms.items(), _refused(self.chunks).tolist(), self._parts(), strict=True)
         for (name, form), refused, parts in made:
             if not refused:
-                yield name, pa.chunked_array([pa.Array.from_buffers(form.type, *part) for part in parts], form.type)
+                yield name, pa.chunked_array([self._array(form, *part) for part in parts], form.type)
+
+    def _array(self, form: _Form, *part: Any) -> pa.Array:
+        return pa.Array.from_buffers(form.type, *part)
 
     @abstractmethod
     def _parts(self) -> Iterator[Iterable[Sequence[Any]]]:
@@ -377,7 +416,7 @@ class _Texts(_ByGroup):
     def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
         return [_bits(-(-rows // 8)) if form.most else None, form.offsets(rows), pa.allocate_buffer(room)]
 
-    def complete(self, room: int) -> dict[str, float]:
+    def complete(self) -> dict[str, float]:
         """Validity and offsets will be the same; the bytes of a row are those of the row group that has most so far."""
         short = (self.chunks["refused"] == 0) & (self.chunks["found"] > self.chunks["room"])
         again = self.chunks[short]
@@ -386,7 +425,7 @@ class _Texts(_ByGroup):
             values = self._buffers[column][group][2] = pa.allocate_buffer(int(again["room"][number]))
             again["values"][number] = values.address
         if len(again):
-            _decode(again, room)
+            decode(again)
             self.chunks[short] = again
         most = (self.chunks["found"] / np.maximum(1, self.chunks["rows"])).max(axis=1)
         return dict(zip(self.forms, np.maximum(most, self._most).tolist(), strict=True))
@@ -396,6 +435,27 @@ class _Texts(_ByGroup):
     ) -> Sequence[Any]:
         valid, offsets, values = buffers
         return rows, [valid if nulls else None, offsets, values], nulls
+
+
+class _Codes(_ByGroup):
+    """The number of a word for each row, and the words of the dictionary."""
+
+    buffers = "valid", "values", "offsets", "text"
+
+    def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
+        """Room for as many words as the dictionary page may hold."""
+        words = max(1, room // 4)
+        codes, ends = pa.allocate_buffer(4 * rows), pa.allocate_buffer(4 * (words + 1))
+        return [_bits(-(-rows // 8)) if form.most else None, codes, ends, pa.allocate_buffer(room)]
+
+    def _part(
+        self, form: _Form, buffers: list[pa.Buffer | None], rows: int, nulls: int, null_lists: int, found: int
+    ) -> Sequence[Any]:
+        valid, codes, *words = buffers
+        return rows, [valid if nulls else None, codes], pa.Array.from_buffers(form.values, found, [None, *words]), nulls
+
+    def _array(self, form: _Form, *part: Any) -> pa.Array:
+        return pa.DictionaryArray.from_buffers(form.type, *part)
 
 
 class _Lists(_ByGroup):
@@ -422,7 +482,7 @@ class _Lists(_ByGroup):
 
 
 _OUTPUTS: Mapping[int, Callable[[Mapping[str, _Form], Chunks], _Output]]
-_OUTPUTS = {_FLAT: _Flat, _LISTS: _Lists, _TEXTS: _Texts}
+_OUTPUTS = {_FLAT: _Flat, _CODES: _Codes, _LISTS: _Lists, _TEXTS: _Texts}
 
 
 def _bits(nbytes: int) -> pa.Buffer:
@@ -436,7 +496,7 @@ def _address(buffer: pa.Buffer | None) -> int:
     return 0 if buffer is None else int(buffer.address)
 
 
-def leaf_numbers(schema: pa.Schema) -> dict[str, int]:
+def _leaf_numbers(schema: pa.Schema) -> dict[str, int]:
     """The number of the leaf column of each column that has one; without names that occur twice."""
     counts, often = [leaf_count(kind) for kind in schema.types], Counter(schema.names)
     firsts = zip(schema.names, counts, accumulate(counts, initial=0), strict=False)
@@ -459,36 +519,3 @@ def _same_bits(kind: pa.DataType, physical: str, length: int, unit: str) -> bool
     if pt.is_fixed_size_binary(kind):
         return bool(physical == "FIXED_LEN_BYTE_ARRAY" and length == kind.byte_width > 0)
     return bool(_STORED.get(kind) == physical) and (kind != pa.float16() or length == 2)
-
-
-def _decode(chunks: Chunks, room: int) -> None:
-    """Decode chunks, whose results are then among their numbers."""
-    library, zstd = pages_library(), _zstd()
-    assert library is not None
-    memory = _memory(room)
-    library.tdu_decode(
-        chunks.ctypes.data, chunks.size, memory.ctypes.data, len(memory), None if zstd is None else zstd.ctypes.data
-    )
-
-
-def _memory(size: int) -> npt.NDArray[np.uint8]:
-    """Memory of this thread for one call."""
-    kept: npt.NDArray[np.uint8] | None = getattr(_scratch, "kept", None)
-    if kept is not None and len(kept) >= size:
-        return kept
-    memory = np.empty(size, np.uint8)
-    if size <= _KEPT:
-        _scratch.kept = memory
-    return memory
-
-
-@lru_cache(maxsize=1)
-def _zstd() -> npt.NDArray[np.uint64] | None:
-    """The addresses of zstd's functions, as pages.c takes them; None if its library is not installed."""
-    try:
-        # By name: `ctypes.util.find_library` starts processes.
-        found = ctypes.CDLL("libzstd.so.1")
-        functions = (found.ZSTD_createDCtx, found.ZSTD_freeDCtx, found.ZSTD_decompressDCtx)
-    except (OSError, AttributeError):
-        return None
-    return np.array([ctypes.cast(each, ctypes.c_void_p).value for each in functions], np.uint64)

@@ -31,11 +31,13 @@ class TableColumn:
         field: its name and the type in which it is returned.
         sources: the columns of the file that it is built from, or `ROW_NUMBERS`.
         build: builds it from these.
+        as_stored: whether it is its one source, unchanged.
     """
 
     field: pa.Field
     sources: tuple[str, ...]
     build: Build
+    as_stored: bool = False
 
 
 def projection_of(file: IcebergFile, table: IcebergTable, path: str) -> Projection:
@@ -85,7 +87,7 @@ def _plain(field: pa.Field, source: FileField | None, projection: Projection) ->
         make = projection.absent(field)
         return TableColumn(field, (), lambda columns, rows: pa.chunked_array([make(rows)], field.type))
     if source.type.equals(field.type) and not pt.is_nested(field.type):
-        return TableColumn(field, (source.name,), lambda columns, rows: columns[0])
+        return TableColumn(field, (source.name,), lambda columns, rows: columns[0], as_stored=True)
     convert = projection.of(source, field)
 
     def build(columns: Sequence[pa.ChunkedArray], rows: int) -> pa.ChunkedArray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +20,11 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.hints import own_layout
 from torch_dataloader_utils.iceberg.data_files.inner import inner_format, inner_options, layout_schema
 from torch_dataloader_utils.iceberg.data_files.pruning import value_ranges
+from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
-
-# `read` or `read_to_copy` of a file's reader.
-Read: TypeAlias = Callable[[Sequence[int], Sequence[str]], list[pa.ChunkedArray]]
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,12 @@ class IcebergOpener:
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The ranges from the file's statistics and its partition values."""
         return value_ranges(layout, number, names, self.table)
+
+    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
+        """As the format of the file says of the columns that have the same name in it."""
+        file: IcebergFile = layout.metadata
+        form = inner_format(file.format)
+        return "" if file.inner is None else form.decoder(file.inner, names, inner_options(form, options))
 
     def list_values(self, layout: FileLayout, name: str) -> None:
         """None: a column of the table may have another name in the file, or be missing in it."""
@@ -108,25 +112,6 @@ class IcebergReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments, in the table's types."""
-        return self._read(segment_numbers, columns, self._inner.read)
-
-    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
-        """The columns that are stored as columns of the file which its reader decodes together."""
-        return self._stored(columns, lambda names: self._inner.together(names, rows))
-
-    def copied_together(self, columns: Sequence[str]) -> Sequence[str]:
-        """As `together`, of columns that are copied."""
-        return self._stored(columns, self._inner.copied_together)
-
-    def _stored(self, columns: Sequence[str], together: Callable[[Sequence[str]], Sequence[str]]) -> list[str]:
-        by_source = {self._columns[name].sources: name for name in columns}
-        return [by_source[(source,)] for source in together([source[0] for source in by_source if len(source) == 1])]
-
-    def read_to_copy(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """As `read`; the memory may be read-only."""
-        return self._read(segment_numbers, columns, self._inner.read_to_copy)
-
-    def _read(self, segment_numbers: Sequence[int], columns: Sequence[str], read: Read) -> list[pa.ChunkedArray]:
         numbers = list(self._segments) if self._whole else list(segment_numbers)
         segments = [self._segments[number] for number in numbers]
         made = [self._columns[name] for name in columns]
@@ -136,7 +121,7 @@ class IcebergReader:
                 self._masked = (numbers, live_mask(segments, self._positions, dead))
         live = self._masked[1]
         names = dict.fromkeys(name for column in made for name in column.sources)
-        by_name = self._sources(segments, list(names), read)
+        by_name = self._sources(segments, list(names))
         rows = sum(segment.rows or 0 for segment in segments)
         with Naming(self.path, f"columns {', '.join(columns)}"):
             arrays = [column.build([by_name[name] for name in column.sources], rows) for column in made]
@@ -144,6 +129,21 @@ class IcebergReader:
                 return arrays
             with during("delete"):
                 return [array.filter(live) for array in arrays]
+
+    def together(self, columns: Sequence[str], rows: int) -> list[str]:
+        """The columns that are stored as columns of the file which its reader decodes together."""
+        by_source = {self._columns[name].sources: name for name in columns}
+        stored = [source[0] for source in by_source if len(source) == 1]
+        return [by_source[(name,)] for name in self._inner.together(stored, rows)]
+
+    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
+        """Those of columns of the file that are columns of the table unchanged, if no row is deleted."""
+        if self._whole or len(self._positions) or self._by_value is not None:
+            return {}
+        by_source = {self._columns[name].sources[0]: name for name in columns if self._columns[name].as_stored}
+        return {
+            by_source[name]: chunks for name, chunks in self._inner.chunks(segment_numbers, list(by_source)).items()
+        }
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""
@@ -157,7 +157,7 @@ class IcebergReader:
         """Close the file; the arrays read from it stay valid."""
         self._inner.close()
 
-    def _sources(self, segments: Sequence[Segment], names: list[str], read: Read) -> dict[str, pa.ChunkedArray]:
+    def _sources(self, segments: Sequence[Segment], names: list[str]) -> dict[str, pa.ChunkedArray]:
         """The file's columns with these names, including `ROW_NUMBERS`, before rows are deleted."""
         numbers = [segment.number for segment in segments]
         columns = {} if self._by_value is None else self._by_value.take(numbers, names)
@@ -166,7 +166,7 @@ class IcebergReader:
             columns[ROW_NUMBERS] = pa.chunked_array([as_arrow(span) for span in spans], pa.int64())
         rest = [name for name in names if name not in columns]
         if rest:
-            columns.update(zip(rest, read(numbers, rest), strict=True))
+            columns.update(zip(rest, self._inner.read(numbers, rest), strict=True))
         return columns
 
 

@@ -1,0 +1,150 @@
+"""Column chunks of Parquet files, decoded by the compiled library of pages.c: their numbers, and the calls."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_dataloader_utils.kernels.library import library, pages_library
+from torch_dataloader_utils.kernels.rows import Bytes, addresses, width_of
+
+# The numbers of a chunk, as the struct of this name in pages.c has them.
+_FIELDS = (
+    *("file", "start", "length", "codec", "type", "stored", "width", "blank", "decimal", "most", "entry", "fixed"),
+    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists", "coded", "text"),
+    *("nulls", "null_lists", "found", "refused"),
+)
+CHUNK = np.dtype([(name, np.int64) for name in _FIELDS])
+Chunks: TypeAlias = npt.NDArray[np.void]  # of this dtype; a table, because an object for each chunk takes longer
+
+_BYTES = 6  # the physical type of bytes of any length, which parquet.thrift numbers
+_WORD = 16  # bytes of an entry of a dictionary of bytes, each of which is stored in at least 4
+_SLACK = 1 << 10  # bytes that a chunk takes of memory besides its own, because parts of it lie at 64 bytes
+_KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a thread keeps between calls
+
+_scratch = threading.local()
+
+
+class Straight(NamedTuple):
+    """A column of fixed width that is decoded to where it is delivered.
+
+    Attributes:
+        chunks: its chunks, [n].
+        out: where its rows are delivered, [rows], of the dtype of its values.
+        blank: what stands at nulls, of that dtype; None: there must be none.
+    """
+
+    chunks: Chunks
+    out: npt.NDArray[Any]
+    blank: Any
+
+
+def decode(chunks: Chunks) -> None:
+    """Decode chunks, of which the results are then among their numbers.
+
+    Raises:
+        MemoryError: there is no memory for pages of the sizes that they name.
+    """
+    if not chunks.size:
+        return
+    found, zstd, memory = pages_library(), zstd_functions(), _memory_for(chunks)
+    assert found is not None
+    table = np.ascontiguousarray(chunks)
+    found.tdu_decode(*addresses(table), table.size, *addresses(memory), len(memory), _address(zstd))
+    if table is not chunks:
+        chunks[...] = table
+
+
+def deliver(columns: Sequence[Straight], scratch: Bytes, places: npt.NDArray[np.uint32] | None = None) -> list[bool]:
+    """Decode columns, each while it is in the processor's cache, and deliver their rows.
+
+    Args:
+        columns: at least one.
+        scratch: memory for all rows of a column, if they have places.
+        places: uint32 [rows], which row of a column is delivered first, second, ...; None: as the chunks have them.
+
+    Returns:
+        Which of them were: not those with chunks that are not decoded here, or with nulls that have no blank.
+
+    Raises:
+        MemoryError: as above.
+    """
+    found, take, zstd = pages_library(), library(), zstd_functions()
+    assert found is not None
+    assert take is not None
+    table = joined([column.chunks for column in columns])
+    memory, at = _memory_for(table), 0
+    numbers = np.zeros((len(columns), 9), np.int64)  # as the struct `Straight` of pages.c
+    order = (0, 0) if places is None else (places.ctypes.data, len(places))
+    for number, (chunks, out, blank) in enumerate(columns):
+        own = table[at : at + len(chunks)]
+        source = (out if places is None else scratch).ctypes.data
+        own["values"], own["valid"] = source, 0
+        own["first"], own["width"] = np.cumsum(own["rows"]) - own["rows"], out.itemsize
+        if blank is not None:
+            own["blank"] = int.from_bytes(out.dtype.type(blank).tobytes().ljust(8, b"\0"), "little", signed=True)
+        numbers[number, :-1] = (
+            *(own.ctypes.data, len(own), source, *order, width_of(out), out.ctypes.data),
+            blank is not None,
+        )
+        at += len(own)
+    found.tdu_deliver(
+        *addresses(numbers),
+        len(numbers),
+        *addresses(memory),
+        len(memory),
+        _address(zstd),
+        ctypes.cast(take.tdu_take, ctypes.c_void_p),
+    )
+    return [not refused for refused in numbers[:, -1].tolist()]
+
+
+def joined(parts: Sequence[Chunks]) -> Chunks:
+    """The chunks of all parts, [n], in fresh memory."""
+    # As plain numbers: numpy compares the fields of structures one by one before it joins them.
+    return np.concatenate([np.ascontiguousarray(part).view(np.int64) for part in parts]).view(CHUNK)
+
+
+def delivers() -> bool:
+    """Whether there are the compiled libraries that `deliver` needs."""
+    return pages_library() is not None and library() is not None
+
+
+@lru_cache(maxsize=1)
+def zstd_functions() -> npt.NDArray[np.uint64] | None:
+    """The addresses of zstd's functions, as pages.c takes them; None if its library is not installed."""
+    try:
+        # By name: `ctypes.util.find_library` starts processes.
+        found = ctypes.CDLL("libzstd.so.1")
+        functions = (found.ZSTD_createDCtx, found.ZSTD_freeDCtx, found.ZSTD_decompressDCtx)
+    except (OSError, AttributeError):
+        return None
+    return np.array([ctypes.cast(each, ctypes.c_void_p).value for each in functions], np.uint64)
+
+
+def _address(array: npt.NDArray[Any] | None) -> int | None:
+    return None if array is None else int(array.ctypes.data)
+
+
+def _memory_for(chunks: Chunks) -> npt.NDArray[np.uint8]:
+    """Memory of this thread to decode chunks: one, a page of it, and its dictionary, as a page and as values."""
+    wider = np.maximum(1, -(-chunks["width"] // np.maximum(1, chunks["stored"])))
+    wider = np.where((chunks["type"] == _BYTES) & (chunks["coded"] == 0), _WORD // 4, wider)
+    return memory(int((chunks["length"] + chunks["room"] * (2 + wider)).max()) + _SLACK)
+
+
+def memory(size: int) -> npt.NDArray[np.uint8]:
+    """Memory of this thread for one call."""
+    kept: npt.NDArray[np.uint8] | None = getattr(_scratch, "kept", None)
+    if kept is not None and len(kept) >= size:
+        return kept
+    made = np.empty(size, np.uint8)
+    if size <= _KEPT:
+        _scratch.kept = made
+    return made
