@@ -29,7 +29,7 @@ class StraightReader:
 
     def __init__(self, converter: Converter, runs: RunReader, pool: BufferPool) -> None:
         self._runs, self._pool = runs, pool
-        self._keys, self._forms = converter.dense(), converter.straight()
+        self._keys, self._forms = converter.dense, converter.straight
         self._scratch = Scratch()
 
     def columns(
@@ -53,17 +53,18 @@ class StraightReader:
         recorder().enter("decode")
         found: dict[str, Straight] = {}
         with noting(lambda: self._runs.where(runs), DataLoaderUtilsError), self._runs.unchanged(runs):
-            for name, chunks in self._runs.chunks(runs, named).items():
-                if int(chunks["rows"].sum()) == rows:
-                    dtype, blank = self._forms[name]
-                    size = rows if places is None else len(places)
-                    found[name] = Straight(chunks, self._pool.lease(size * dtype.itemsize).view(dtype), blank)
-            if not found:
+            chunks = self._runs.chunks(runs, named)
+            if not chunks or int(next(iter(chunks.values()))["rows"].sum()) != rows:  # of the same row groups
                 return {}
+            size, forms = rows if places is None else len(places), [self._forms[name] for name in chunks]
+            outs = self._pool.leases([size * dtype.itemsize for dtype, _ in forms])
+            for (name, own), out, (dtype, blank) in zip(chunks.items(), outs, forms, strict=True):
+                found[name] = Straight(own, out.view(dtype), blank)
             widest = 0 if places is None else max(column.out.itemsize for column in found.values())
             whole = deliver(list(found.values()), self._scratch.bytes(rows * widest), places)
         done = {name: column for (name, column), each in zip(found.items(), whole, strict=True) if each}
-        recorder().count("bytes_decoded", sum(int(column.chunks["length"].sum()) for column in done.values()))
+        lengths = [column.chunks["length"] for column in done.values()]
+        recorder().count("bytes_decoded", int(np.concatenate(lengths).sum()) if lengths else 0)
         return {name: Dense(column.out) for name, column in done.items()}
 
     def key(self, name: str) -> str:
