@@ -15,19 +15,21 @@ from torch_dataloader_utils.convert.columns import Array
 from torch_dataloader_utils.late_imports import pc
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Origin:
-    """The source of columns: which buffers of the table batches may use, and how errors name its rows.
+    """The source of columns: which buffers of the table batches may use, and how errors name its rows and columns.
 
     Attributes:
         owned: True if all buffers are ours alone, False if none are; else the addresses of those that are.
         shared: addresses of buffers that overlap within the table: views of both would alias two columns.
         where: names the rows, such as "file x.parquet, row groups 3-4".
+        key: the output key of the column that is converted; set for one after another.
     """
 
     owned: bool | frozenset[int]
     shared: frozenset[int]
     where: str
+    key: str = ""
 
     def may_keep(self, buffer: pa.Buffer) -> bool:
         """Whether a batch may be a writable view of `buffer`."""

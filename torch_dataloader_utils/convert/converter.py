@@ -222,6 +222,7 @@ class Converter:
             _check_type(plan, given.type, where)
             if isinstance(plan.leaf, ObjectsLeaf) or (isinstance(plan.leaf, TextLeaf) and not plan.leaf.as_bytes):
                 check_utf8(plan.column, given, where)
+            origin.key = plan.key
             column, valid = plan.leaf.convert(plan.chunks_of(given), origin)
             if valid is not None and (plan.nulls in ("error", "drop") or (plan.unfilled and not valid.all())):
                 row = int(np.argmin(valid))

@@ -23,10 +23,9 @@ _INT64_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """How values of one Arrow type become values of one dtype, whatever rows a block holds.
+    """How values of one Arrow type become values of one dtype, whatever rows a block holds; of all columns alike.
 
     Attributes:
-        key: the column's output key, for errors.
         type: Arrow type without encodings.
         steps: convert the column's own type to `type`.
         read: which reader: "fixed", "bits", "float_decimal" or "scaled_decimal".
@@ -38,7 +37,6 @@ class Element:
         named: whether `dtypes=` names the column, so that dates, times and scaled decimals are taken as plain numbers.
     """
 
-    key: str
     type: pa.DataType
     steps: tuple[str, ...]
     read: str
@@ -69,13 +67,13 @@ class Element:
         """Whether the bits of an array's buffer are the booleans of the output."""
         return self.read == "bits" and not self.steps and self.natural == self.dtype
 
-    def meant(self, meaning: Meaning) -> Element:
-        """The element whose numbers are multiplied to stand for this (see `meaning.common`)."""
+    def meant(self, key: str, meaning: Meaning) -> Element:
+        """The element whose numbers are multiplied to stand for this (see `meaning.common`), of the column `key`."""
         multiplied = self.factor * factor(meaning, self.meaning)
-        return replace(self, meaning=meaning, factor=multiplied, blank=self.times(self.blank, meaning))
+        return replace(self, meaning=meaning, factor=multiplied, blank=self.times(key, self.blank, meaning))
 
-    def times(self, fill: Any, meaning: Meaning) -> Any:
-        """A fill value, multiplied to stand for this.
+    def times(self, key: str, fill: Any, meaning: Meaning) -> Any:
+        """A fill value of the column `key`, multiplied to stand for this.
 
         Raises:
             OptionError: it does not fit the output's dtype.
@@ -83,7 +81,7 @@ class Element:
         value = fill.item() * factor(meaning, self.meaning)
         if self.dtype.kind in "iu" and not (np.iinfo(self.dtype).min <= value <= np.iinfo(self.dtype).max):
             raise OptionError(
-                f"Fill({fill.item()}) for column {self.key!r}: {value} does not fit {self.dtype} as {meaning}, which "
+                f"Fill({fill.item()}) for column {key!r}: {value} does not fit {self.dtype} as {meaning}, which "
                 "another dataset of the combination has."
             )
         return self.dtype.type(value)
@@ -111,13 +109,11 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
     bare, _ = plain_type(type_)
     if pt.is_decimal(bare):
         _check_digits(key, bare, decimals)
-    found = _of_type(type_, decimals)
-    return None if found is None else Element(key, *found)
+    return _of_type(type_, decimals)
 
 
 @lru_cache(maxsize=256)  # many columns are of few types
-def _of_type(type_: pa.DataType, decimals: str) -> tuple[Any, ...] | None:
-    """The fields of the elements for an Arrow type besides their key, or None."""
+def _of_type(type_: pa.DataType, decimals: str) -> Element | None:
     bare, steps = plain_type(type_)
     natural: np.dtype[Any]
     if pt.is_decimal(bare):
@@ -131,7 +127,7 @@ def _of_type(type_: pa.DataType, decimals: str) -> tuple[Any, ...] | None:
             return None
         read, natural = "fixed", stored
     dtype = np.dtype(np.int64) if pt.is_time(bare) else natural
-    return bare, steps, read, natural, dtype, null_blank(dtype), meaning_of(bare, decimals == "scaled")
+    return Element(bare, steps, read, natural, dtype, null_blank(dtype), meaning_of(bare, decimals == "scaled"))
 
 
 def _check_digits(key: str, type_: pa.DataType, decimals: str) -> None:
@@ -207,7 +203,7 @@ def _multiplied(values: Array, element: Element, origin: Origin) -> Array:
     limit = np.iinfo(np.int64).max // element.factor
     if len(wide) and not (-limit <= wide.min() and wide.max() <= limit):
         raise SchemaMismatchError(
-            f"column {element.key!r} of type {element.type} has values from {wide.min()} to {wide.max()} in "
+            f"column {origin.key!r} of type {element.type} has values from {wide.min()} to {wide.max()} in "
             f"{origin.where}, of which some do not fit int64 as {element.meaning}, which another dataset of the "
             "combination has. Make that dataset with schema= that has a coarser unit, or leave out such rows."
         )
@@ -222,7 +218,7 @@ def _cast(values: Array, element: Element, origin: Origin) -> Array:
         low, high = values.min().item(), values.max().item()
         if not (bounds.min <= low and high <= bounds.max):  # in this form it rejects NaN, too
             raise OptionError(
-                f"column {element.key!r} has values from {low} to {high} in {origin.where}, which do not fit {dtype}: "
+                f"column {origin.key!r} has values from {low} to {high} in {origin.where}, which do not fit {dtype}: "
                 "choose another dtype in dtypes=."
             )
     with np.errstate(over="ignore"):

@@ -130,9 +130,9 @@ class ColumnPlan:
         if not isinstance(leaf, _NUMBERS):
             return self
         if isinstance(leaf, (TensorLeaf, ListLeaf)) and leaf.fill is not None:
-            flat = [leaf.element.times(value, meaning) for value in leaf.fill.reshape(-1)]
+            flat = [leaf.element.times(self.key, value, meaning) for value in leaf.fill.reshape(-1)]
             leaf = replace(leaf, fill=np.array(flat, leaf.fill.dtype).reshape(leaf.fill.shape))
-        return replace(self, leaf=replace(leaf, element=leaf.element.meant(meaning)))
+        return replace(self, leaf=replace(leaf, element=leaf.element.meant(self.key, meaning)))
 
 
 def _units(element: Element) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def column_plans(schema: pa.Schema, options: ConvertOptions) -> tuple[ColumnPlan
         leaves("lists", options.lists, keys),
         frozenset(source for sources in (options.jagged or {}).values() for source in sources),
     )
-    plans = tuple(_plan(field, asked) for field in fields)
+    plans = tuple(_plans(fields, asked))
     _check_codes(asked.strings, plans, {field.key: field.type for field in fields})
     return plans
 
@@ -214,6 +214,24 @@ def _check_codes(asked: Leaves, plans: Sequence[ColumnPlan], types: Mapping[str,
                     "bytes or whole numbers.",
                     remedies=[use(strings=rest if asked.given.keys() == {ALL} else {**asked.given, key: rest})],
                 )
+
+
+def _plans(fields: Sequence[_Field], asked: _Asked) -> Iterator[ColumnPlan]:
+    """The plan of each leaf; if no option is by column, those of one type share their conversion."""
+    given = (asked.options.dtypes, asked.nulls.given, asked.decimals.given, asked.strings.given, asked.lists.given)
+    named = any(isinstance(each, Mapping) and each.keys() != {ALL} for each in given)
+    filled = any(isinstance(getattr(policy, "value", None), Mapping) for policy in asked.nulls.given.values())
+    by_column = named or filled or bool(asked.joined)
+    alike: dict[pa.DataType, ColumnPlan] = {}
+    for field in fields:
+        known = alike.get(field.type)
+        if known is None:
+            plan = _plan(field, asked)
+            if not by_column and not isinstance(plan.leaf, CodesLeaf):  # which names its column
+                alike[field.type] = plan
+            yield plan
+        else:
+            yield ColumnPlan(field.key, field.column, field.path, field.column_type, known.leaf, known.nulls)
 
 
 def _plan(field: _Field, asked: _Asked) -> ColumnPlan:

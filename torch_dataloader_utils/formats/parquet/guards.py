@@ -82,7 +82,7 @@ def _leaf(column: pq.ColumnSchema) -> _Leaf:
     return _Leaf(column.length if kind == "FIXED_LEN_BYTE_ARRAY" else _WIDTHS[kind], _stored_path(column.path))
 
 
-@lru_cache(maxsize=1 << 12)
+@lru_cache(maxsize=1 << 14)
 def _stored_path(path: str) -> bytes | None:
     names = [name.encode() for name in path.split(".")]  # that of a name with a dot will not be found
     if len(names) > 14 or any(len(name) > 0x7F for name in names):

@@ -118,6 +118,10 @@ def _end_of_map(data: bytes, at: int) -> int:
 def _end_of_items(data: bytes, at: int, kinds: tuple[int, ...], count: int) -> int:
     if count > len(data):
         raise ValueError(f"a collection of {count} items is larger than the footer.")
+    if count > 1 and kinds == (STRUCT,):  # such as the orders of values, which are one for all columns
+        first = data[at : end_of_struct(data, at)]
+        if first and len(first) * count <= len(data) - at and data.startswith(first * count, at):
+            return at + len(first) * count
     for _ in range(count):
         for kind in kinds:
             at = at + _fixed(kind, _IN_COLLECTIONS) if kind in _IN_COLLECTIONS else end_of(data, at, kind)
