@@ -124,7 +124,7 @@ class Reader(ABC):
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns that the compiled decoder can take, with a chunk for each segment; by default none.
 
-        They have one value of fixed width for each row of the segments, of the type that `read` returns.
+        They have all rows of the segments, and the type that `read` returns: numbers, bytes or lists of numbers.
 
         Args:
             segment_numbers: as in `read`.

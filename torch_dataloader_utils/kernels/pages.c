@@ -39,8 +39,9 @@ typedef struct {
     int64_t values;     /* address of the values */
     int64_t valid;      /* address of the bits of values that are not null, if they may be null; they are 0 */
     int64_t first;      /* the place of the chunk's first value in both */
+    int64_t base;       /* of bytes: those in `values` before the first of the chunk */
     int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
-    int64_t wide;       /* whether they become int64, for which there is room */
+    int64_t wide;       /* whether they become int64, for which there is room, and count from before the chunk on */
     int64_t lists;      /* address of the bits of lists that are not null, if they may be null; they are 0 */
     int64_t coded;      /* of bytes: 0, or the words for which there is room, whose numbers become the values: int32 */
     int64_t text;       /* of words: address of their bytes, of which there is `room`; `offsets` are theirs */
@@ -50,7 +51,7 @@ typedef struct {
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
 
-/* A column of fixed width to decode to where it is delivered, as a row of int64 in pages.py, likewise. */
+/* A column to decode to where it is delivered, as a row of int64 in pages.py, likewise. */
 typedef struct {
     int64_t chunks;  /* address of its chunks, which write to `source` */
     int64_t count;   /* of them */
@@ -60,6 +61,8 @@ typedef struct {
     int64_t width;   /* bytes of a value */
     int64_t out;     /* address of the values that are delivered */
     int64_t fills;   /* whether nulls may be delivered as `blank` */
+    int64_t ragged;  /* whether rows are bytes, or lists: then they stay in their order, and no null is delivered */
+    int64_t found;   /* result: of these, the bytes or entries of all rows; of bytes there may be more than room for */
     int64_t refused; /* result: whether the column was not decoded, or has nulls that may not be delivered */
 } Straight;
 
@@ -701,10 +704,10 @@ static void blanks(const Chunk *chunk, uint8_t *out, size_t count, size_t width)
 /* Appends bytes, or only counts them where there is no room: the caller is told how many there are. */
 static int append(State *state, const uint8_t *at, const uint8_t *end, uint32_t size) {
     const Chunk *chunk = state->chunk;
-    int64_t place = state->bytes;
+    int64_t place = chunk->base + state->bytes;
     state->bytes += size;
     if (state->bytes > INT32_MAX) return 0;
-    if (state->bytes <= chunk->room) {
+    if (place + size <= chunk->room) {
         uint8_t *out = (uint8_t *)(intptr_t)chunk->values + place;
         if (size <= 16 && end - at >= 16 && chunk->room - place >= 16) memcpy(out, at, 16);
         else memcpy(out, at, size);
@@ -1119,10 +1122,11 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
     }
     if (chunk->wide) { /* from the last on, because the first lie among the others */
         uint8_t *offsets = (uint8_t *)(intptr_t)chunk->offsets;
+        int64_t before = is_text(chunk) ? chunk->base : chunk->first;
         for (size_t i = (size_t)chunk->rows + 1; i--;) {
             int32_t narrow;
             memcpy(&narrow, offsets + 4 * i, 4);
-            int64_t offset = narrow;
+            int64_t offset = before + narrow;
             memcpy(offsets + 8 * i, &offset, 8);
         }
     }
@@ -1130,7 +1134,7 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
 }
 
 static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
-    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0);
+    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0 && chunk->base >= 0);
     if (chunk->file < 0) {
         const uint8_t *given = (const uint8_t *)(intptr_t)chunk->start;
         Input in = {given, given + chunk->length};
@@ -1177,7 +1181,14 @@ void tdu_deliver(Straight *columns, size_t count, uint8_t *room, size_t size, co
     void *context = NULL;
     for (Straight *column = columns; column < columns + count; column++) {
         Chunk *chunks = (Chunk *)(intptr_t)column->chunks;
-        decode(chunks, (size_t)column->count, room, size, zstd, &context);
+        if (!column->ragged) decode(chunks, (size_t)column->count, room, size, zstd, &context);
+        for (int64_t i = 0; column->ragged && i < column->count && !column->refused; i++) {
+            if (is_text(&chunks[i])) chunks[i].base = column->found;
+            else chunks[i].first = column->found;
+            decode(chunks + i, 1, room, size, zstd, &context);
+            column->found += chunks[i].found;
+            if (chunks[i].refused || chunks[i].nulls || chunks[i].null_lists) column->refused = 1;
+        }
         for (int64_t i = 0; i < column->count; i++)
             if (chunks[i].refused || (chunks[i].nulls && !column->fills)) column->refused = 1;
         if (column->refused || !column->rows) continue;

@@ -30,7 +30,7 @@ class FileReader(Protocol):
         ...
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
-        """Those of the columns of fixed width that `kernels.pages` can decode: chunk for each segment, of all rows."""
+        """Those of the columns that `kernels.pages` can decode: chunk for each segment, of all rows."""
         ...
 
     def confirm(self) -> None:

@@ -87,7 +87,7 @@ class ParquetReader(Reader):
         return [arrays[name] for name in names]
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
-        """Those of the columns of fixed width in a local file that are stored as the package's own decoder knows."""
+        """Those of the columns of a local file that are stored as the package's own decoder knows."""
         return {} if self._pages is None else self._pages.chunks(segment_numbers, columns)
 
     def _by_pages(self, decoder: PageDecoder, groups: list[int], names: list[str]) -> dict[str, pa.ChunkedArray]:

@@ -212,12 +212,13 @@ class PageDecoder:
         return {name: arrays[name] for name in columns if name in arrays}
 
     def chunks(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, Chunks]:
-        """Of the columns of fixed width, a chunk for each of these row groups; none of a file that is not local."""
-        flat = {n: form for n, form in self._forms.of(columns).items() if form.becomes == _FLAT and not form.decimal}
-        if not flat or isinstance(self._source, RemoteFile):
+        """A chunk for each of these row groups, of columns that are not codes or decimals, in a local file."""
+        forms = self._forms.of(columns).items()
+        plain = {name: form for name, form in forms if form.becomes != _CODES and not form.decimal}
+        if not plain or isinstance(self._source, RemoteFile):
             return {}
-        chunks, fits = self._chunks(groups, flat)
-        return {name: own for name, own, fit in zip(flat, chunks, fits.tolist(), strict=True) if fit}
+        chunks, fits = self._chunks(groups, plain)
+        return {name: own for name, own, fit in zip(plain, chunks, fits.tolist(), strict=True) if fit}
 
     def _fetched(self, chunks: Chunks) -> Iterator[tuple[int, pa.Buffer]]:
         """The places in the file of these chunks, and their bytes, where they are decoded from."""
