@@ -47,7 +47,7 @@ class Straight(NamedTuple):
     blank: Any
 
 
-class Ragged(NamedTuple):
+class RaggedChunks(NamedTuple):
     """A column of bytes or lists that is decoded to where it is delivered.
 
     Attributes:
@@ -108,7 +108,7 @@ def deliver(columns: Sequence[Straight], scratch: Bytes, places: npt.NDArray[np.
     return [not refused for refused in numbers[:, -1].tolist()]
 
 
-def deliver_ragged(columns: Sequence[Ragged]) -> list[int | None]:
+def deliver_ragged(columns: Sequence[RaggedChunks]) -> list[int | None]:
     """Decode columns of bytes or lists to where they are delivered.
 
     Returns:

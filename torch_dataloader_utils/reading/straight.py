@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.convert.columns import Column, Dense, Text
-from torch_dataloader_utils.convert.columns import Ragged as Lists
+from torch_dataloader_utils.convert.columns import Column, Dense, Ragged, Text
 from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.convert.leaves import ListLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.kernels.pages import Chunks, Ragged, Straight, deliver, deliver_ragged, delivers
+from torch_dataloader_utils.kernels.pages import Chunks, RaggedChunks, Straight, deliver, deliver_ragged, delivers
 from torch_dataloader_utils.reading.blocks import noting
 from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
@@ -107,23 +106,23 @@ class StraightReader:
             return int(chunks["entries"].sum())
         return max(int(chunks["room"].sum()), int(self._row_bytes.get(name, 0) * rows * _SPARE))
 
-    def _memory(self, name: str, chunks: Chunks, rows: int, room: int) -> Ragged:
+    def _memory(self, name: str, chunks: Chunks, rows: int, room: int) -> RaggedChunks:
         leaf = self._ragged[name]
         dtype = np.dtype(np.uint8) if isinstance(leaf, TextLeaf) else leaf.element.dtype
         values = self._pool.lease(room * dtype.itemsize).view(dtype)
         fixed = isinstance(leaf, TensorLeaf)
-        return Ragged(chunks, values, None if fixed else self._pool.lease(8 * (rows + 1)).view(np.int64))
+        return RaggedChunks(chunks, values, None if fixed else self._pool.lease(8 * (rows + 1)).view(np.int64))
 
-    def _column(self, name: str, column: Ragged, found: int, rows: int, where: str) -> Column:
+    def _column(self, name: str, column: RaggedChunks, found: int, rows: int, where: str) -> Column:
         leaf, values, offsets = self._ragged[name], column.values[:found], column.offsets
         if isinstance(leaf, TensorLeaf):
             return Dense(values.reshape(rows, *leaf.shape))
         assert offsets is not None
         if isinstance(leaf, ListLeaf):
-            return Lists(values, offsets, leaf.layout)
+            return Ragged(values, offsets, leaf.layout)
         self._row_bytes[name] = max(self._row_bytes.get(name, 0), found / max(1, rows))
         if leaf.as_bytes:
-            return Lists(values, offsets)
+            return Ragged(values, offsets)
         if not leaf.binary:
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
             check_utf8(name, pa.chunked_array([pa.Array.from_buffers(pa.large_string(), rows, buffers)]), where)
