@@ -18,7 +18,7 @@ from torch_dataloader_utils.kernels.rows import Bytes, addresses, width_of
 _FIELDS = (
     *("file", "start", "length", "codec", "type", "stored", "width", "blank", "decimal", "most", "entry", "fixed"),
     *("rows", "entries", "room", "checked", "values", "valid", "first", "base", "offsets", "wide", "lists"),
-    *("coded", "text"),
+    *("coded", "text", "ranges", "picked", "used"),
     *("nulls", "null_lists", "found", "refused"),
 )
 CHUNK = np.dtype([(name, np.int64) for name in _FIELDS])
