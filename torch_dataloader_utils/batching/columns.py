@@ -83,9 +83,7 @@ def _text(parts: Sequence[Text], quotas: I64, memory: Memory) -> Text:
 
 _GROUP = 600  # views to create at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
-_RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory ...
-_LEASE_BYTES = 1 << 18  # ... in leases of about this size, so that keeping one column keeps little else alive
-_ALIGN = 64  # bytes: the alignment of columns in a lease
+_RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory
 _STRINGS = 1024  # that are made at a time for small batches
 
 Array = npt.NDArray[Any]
@@ -172,28 +170,13 @@ class ColumnForm:
         return {key: _copied(parts, memory[key]) if sizes[key] else concat(parts) for key, parts in columns.items()}
 
     def _memory(self, sizes: Mapping[str, int]) -> dict[str, Array]:
-        """The memory of each key, uint8. Small keys share a lease, because a lease costs as much as copying several."""
-        memory: dict[str, Array] = {}
-        shared: dict[str, slice] = {}
-        at = 0
-        for number, (key, size) in enumerate(sizes.items(), 1):
-            shared[key] = slice(at, at + size)
-            at += _aligned(size)
-            if at >= _LEASE_BYTES or number == len(sizes):
-                lease = self.pool.lease(at)
-                memory |= {each: lease[place] for each, place in shared.items()}
-                shared, at = {}, 0
-        return memory
+        """The memory of each key, uint8."""
+        return dict(zip(sizes, self.pool.leases(list(sizes.values())), strict=True))
 
 
 def _dense_bytes(columns: Sequence[Column]) -> int:
     """The number of bytes of the rows of these columns; 0 if they are not `Dense`."""
     return sum(column.nbytes for column in columns if isinstance(column, Dense))
-
-
-def _aligned(nbytes: int) -> int:
-    """`nbytes`, rounded up to the next offset at which a column of any dtype may begin."""
-    return -(-nbytes // _ALIGN) * _ALIGN
 
 
 def _copied(columns: Sequence[Column], memory: Array) -> Dense:

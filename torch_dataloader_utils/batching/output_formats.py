@@ -46,18 +46,20 @@ def make_form(
     return TensorForm(keys, pin_memory, jagged or {})
 
 
-def first_imports(output_format: str, report: Mapping[str, Mapping[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
+def first_imports(
+    output_format: str, report: Callable[[], Mapping[str, Mapping[str, Any]]], schema: pa.Schema
+) -> tuple[str, ...]:
     """The modules that pyarrow imports when it first makes Python objects, or other batches than plain numbers.
 
     Args:
         output_format: its name.
-        report: the kind of each key, as `Scan.report` tells it.
+        report: tells the kind of each key, as `Scan.report` does; not asked of plain numbers alone.
         schema: of the rows before they are converted.
     """
     kinds = {kind for each in set(schema.types) for kind in _all_types(each)}
     if output_format in ("torch", "numpy"):
         plain = all(pt.is_boolean(kind) or pt.is_integer(kind) or pt.is_floating(kind) for kind in kinds)
-        objects = any(entry.get("kind") == "list" for entry in report.values())
+        objects = not plain and any(entry.get("kind") == "list" for entry in report().values())
     else:
         plain = False
         moments = any(pt.is_timestamp(kind) or pt.is_duration(kind) or pt.is_time(kind) for kind in kinds)

@@ -32,13 +32,14 @@ from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError
 from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Converter:
     """How every block of one schema becomes columns; picklable.
 
@@ -66,6 +67,9 @@ class Converter:
         plans = tuple(plan for plan in self.plans if plan.column in wanted)
         return replace(self, plans=plans, stacks={}, keys=tuple(_keys_of(plans)), jagged={})
 
+    # What all readers of a dataset need of thousands of columns is found once: each pass has new readers.
+
+    @cached_property
     def dense(self) -> dict[str, str]:
         """The columns whose only output is `Dense`: name -> key."""
         names = Counter(plan.column for plan in self.plans)
@@ -75,16 +79,17 @@ class Converter:
             if names[plan.column] == 1 and plan.nulls != "mask" and isinstance(plan.leaf, (ScalarLeaf, TensorLeaf))
         }
 
+    @cached_property
     def stored(self) -> dict[str, np.dtype[Any]]:
         """The columns whose output is their buffer, unless they have nulls: name -> dtype."""
         return {name: element.dtype for name, element in self._scalars() if element.as_stored}
 
+    @cached_property
     def straight(self) -> dict[str, tuple[np.dtype[Any], Any]]:
         """The columns whose stored values are those of the output, but for nulls: name -> dtype, and what nulls become.
 
         That is None where a null is an error.
         """
-        dense = self.dense()
         blanks = {
             plan.column: None if plan.nulls in ("error", "drop") else plan.leaf.element.blank
             for plan in self.plans
@@ -93,9 +98,10 @@ class Converter:
         return {
             name: (element.dtype, blanks[name])
             for name, element in self._scalars()
-            if name in dense and (element.as_stored or element.as_bits)
+            if name in self.dense and (element.as_stored or element.as_bits)
         }
 
+    @cached_property
     def ragged(self) -> dict[str, TextLeaf | ListLeaf | TensorLeaf]:
         """The columns of bytes or lists whose stored values are those of the output, but for nulls, by name."""
         names = Counter(plan.column for plan in self.plans)

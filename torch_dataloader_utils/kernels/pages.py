@@ -91,21 +91,29 @@ def deliver(columns: Sequence[Straight], scratch: Bytes, places: npt.NDArray[np.
     Raises:
         MemoryError: as above.
     """
-    table, at = joined([column.chunks for column in columns]), 0
-    memory, numbers = _memory_for(table), np.zeros((len(columns), _NUMBERS), np.int64)
-    order = (0, 0) if places is None else (places.ctypes.data, len(places))
-    for number, (chunks, out, blank) in enumerate(columns):
-        own = table[at : at + len(chunks)]
-        source = (out if places is None else scratch).ctypes.data
-        own["values"], own["valid"] = source, 0
-        own["first"], own["width"] = np.cumsum(own["rows"]) - own["rows"], out.itemsize
-        if blank is not None:
-            own["blank"] = int.from_bytes(out.dtype.type(blank).tobytes().ljust(8, b"\0"), "little", signed=True)
-        given = own.ctypes.data, len(own), source, *order, width_of(out), out.ctypes.data, blank is not None
-        numbers[number, : len(given)] = given
-        at += len(own)
-    _deliver(numbers, memory)
+    table, counts = joined([column.chunks for column in columns]), [len(column.chunks) for column in columns]
+    outs = np.array(addresses(*(column.out for column in columns)))
+    sources = outs if places is None else np.full(len(columns), scratch.ctypes.data)
+    firsts, rows = np.cumsum([0, *counts[:-1]]), np.cumsum(table["rows"]) - table["rows"]
+    table["values"], table["valid"] = np.repeat(sources, counts), 0
+    table["first"] = rows - np.repeat(rows[firsts], counts)
+    table["width"] = np.repeat([column.out.itemsize for column in columns], counts)
+    table["blank"] = np.repeat([_word(column.out.dtype, column.blank) for column in columns], counts)
+    numbers = np.zeros((len(columns), _NUMBERS), np.int64)
+    numbers[:, 0], numbers[:, 1], numbers[:, 2] = table.ctypes.data + firsts * CHUNK.itemsize, counts, sources
+    numbers[:, 3:5] = (0, 0) if places is None else (places.ctypes.data, len(places))
+    numbers[:, 5], numbers[:, 6] = [width_of(column.out) for column in columns], outs
+    numbers[:, 7] = [column.blank is not None for column in columns]
+    _deliver(numbers, _memory_for(table))
     return [not refused for refused in numbers[:, -1].tolist()]
+
+
+@lru_cache(maxsize=256)  # many columns have few dtypes
+def _word(dtype: np.dtype[Any], blank: Any) -> int:
+    """The bytes of what stands at nulls, as a number."""
+    if blank is None:
+        return 0
+    return int.from_bytes(dtype.type(blank).tobytes().ljust(8, b"\0"), "little", signed=True)
 
 
 def deliver_ragged(columns: Sequence[RaggedChunks]) -> list[int | None]:

@@ -111,7 +111,7 @@ class LoaderDataset(IterableDataset[Any]):
         self._loaded: Mapping[str, Any] | None = None  # a state that is loaded once the ranks must be known
         self._accelerated: tuple[torch.device | None] | None = None  # set if Accelerate runs the loop, on this device
         # Not within `next`: that would block the training thread for up to a second, and lose a Ctrl-C.
-        import_now(first_imports(options.batch.output_format, source.scan.report(), source.scan.output_schema))
+        import_now(first_imports(options.batch.output_format, source.scan.report, source.scan.output_schema))
 
     def __repr__(self) -> str:
         return printable(f"<{type(self).__name__}: {summary(self._latest, self._options, waits=self._waits())}>")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from torch_dataloader_utils.storage.locks import ForkLock
 
 _ROUND = 1 << 16  # bytes: sizes are rounded up, to this or an eighth, so that nearly equal requests share buffers
+_SHARED = 1 << 18  # bytes of a lease that several share: few enough that keeping one of them keeps little else alive
+_ALIGN = 64  # bytes: where in a lease they begin
 
 
 class BufferPool:
@@ -54,6 +57,20 @@ class BufferPool:
         array = np.frombuffer(memory, dtype=np.uint8)
         weakref.finalize(array, self._returned.append, memory).atexit = False
         return array[:nbytes]
+
+    def leases(self, sizes: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
+        """Arrays of these sizes. Small ones share a lease, because a lease costs as much as copying several."""
+        arrays: list[npt.NDArray[np.uint8]] = []
+        ends: list[tuple[int, int]] = []  # of those that will share the next one
+        at = 0
+        for number, size in enumerate(sizes, 1):
+            ends.append((at, at + size))
+            at += -(-size // _ALIGN) * _ALIGN
+            if at >= _SHARED or number == len(sizes):
+                lease = self.lease(at)
+                arrays += [lease[start:stop] for start, stop in ends]
+                ends, at = [], 0
+        return arrays
 
     def _fresh(self, size: int) -> bytearray:
         try:

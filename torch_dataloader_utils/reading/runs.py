@@ -195,11 +195,11 @@ class RunReader:
         for run in runs:
             reader = self._reader(self._files[run.file])
             kinds = dict(zip(reader.schema.names, reader.schema.types, strict=True))
-            items = [item for item in items if item.name in kinds and kinds[item.name].equals(item.type)]
-            parts.append(
-                reader.chunks([segment.number for segment in self.segments(run)], [item.name for item in items])
-            )
+            names = [name for item in items if (kind := kinds.get(name := item.name)) is not None and kind == item.type]
+            parts.append(reader.chunks([segment.number for segment in self.segments(run)], names))
             items = [item for item in items if item.name in parts[-1]]
+        if len(parts) == 1:
+            return dict(parts[0])
         return {item.name: joined([part[item.name] for part in parts]) for item in items}
 
     @contextmanager

@@ -34,7 +34,7 @@ class StraightReader:
 
     def __init__(self, converter: Converter, runs: RunReader, pool: BufferPool) -> None:
         self._runs, self._pool = runs, pool
-        self._numbers, self._ragged = converter.straight(), converter.ragged()
+        self._numbers, self._ragged = converter.straight, converter.ragged
         self._keys = {plan.column: plan.key for plan in converter.plans}
         self._scratch = Scratch()
         self._row_bytes: dict[str, float] = {}  # of bytes of any length: the most that rows of a task had so far
@@ -58,12 +58,14 @@ class StraightReader:
         recorder().enter("decode")
         with noting(lambda: self._runs.where(runs), DataLoaderUtilsError), self._runs.unchanged(runs):
             chunks = self._runs.chunks(runs, named)
-            chunks = {name: own for name, own in chunks.items() if int(own["rows"].sum()) == rows}
+            if not chunks or int(next(iter(chunks.values()))["rows"].sum()) != rows:  # of the same row groups
+                return {}
             columns: dict[str, Column] = {}
             columns |= self._of_numbers({n: own for n, own in chunks.items() if n in self._numbers}, rows, places)
             ragged = {name: own for name, own in chunks.items() if name not in self._numbers}
             columns |= self._of_ragged(ragged, rows, self._runs.where(runs))
-        recorder().count("bytes_decoded", sum(int(chunks[name]["length"].sum()) for name in columns))
+        lengths = [chunks[name]["length"] for name in columns]
+        recorder().count("bytes_decoded", int(np.concatenate(lengths).sum()) if lengths else 0)
         return columns
 
     def key(self, name: str) -> str:
@@ -72,13 +74,14 @@ class StraightReader:
 
     def _of_numbers(self, chunks: Mapping[str, Chunks], rows: int, places: Places | None) -> dict[str, Column]:
         """The columns of one number for each row, by name."""
-        found: dict[str, Straight] = {}
-        for name, own in chunks.items():
-            dtype, blank = self._numbers[name]
-            size = rows if places is None else len(places)
-            found[name] = Straight(own, self._pool.lease(size * dtype.itemsize).view(dtype), blank)
-        if not found:
+        if not chunks:
             return {}
+        size, forms = rows if places is None else len(places), [self._numbers[name] for name in chunks]
+        outs = self._pool.leases([size * dtype.itemsize for dtype, _ in forms])
+        found = {
+            name: Straight(own, out.view(dtype), blank)
+            for (name, own), out, (dtype, blank) in zip(chunks.items(), outs, forms, strict=True)
+        }
         widest = 0 if places is None else max(column.out.itemsize for column in found.values())
         whole = deliver(list(found.values()), self._scratch.bytes(rows * widest), places)
         return {name: Dense(column.out) for (name, column), each in zip(found.items(), whole, strict=True) if each}
@@ -88,7 +91,7 @@ class StraightReader:
         columns: dict[str, Column] = {}
         room = {name: self._room(name, own, rows) for name, own in chunks.items()}
         while room:
-            asked = {name: self._memory(name, chunks[name], rows, size) for name, size in room.items()}
+            asked = self._memory({name: chunks[name] for name in room}, rows, room)
             again: dict[str, int] = {}
             for (name, column), found in zip(asked.items(), deliver_ragged(list(asked.values())), strict=True):
                 if found is None:
@@ -106,12 +109,18 @@ class StraightReader:
             return int(chunks["entries"].sum())
         return max(int(chunks["room"].sum()), int(self._row_bytes.get(name, 0) * rows * _SPARE))
 
-    def _memory(self, name: str, chunks: Chunks, rows: int, room: int) -> RaggedChunks:
-        leaf = self._ragged[name]
-        dtype = np.dtype(np.uint8) if isinstance(leaf, TextLeaf) else leaf.element.dtype
-        values = self._pool.lease(room * dtype.itemsize).view(dtype)
-        fixed = isinstance(leaf, TensorLeaf)
-        return RaggedChunks(chunks, values, None if fixed else self._pool.lease(8 * (rows + 1)).view(np.int64))
+    def _memory(self, chunks: Mapping[str, Chunks], rows: int, room: Mapping[str, int]) -> dict[str, RaggedChunks]:
+        """The columns, with memory for so many bytes or entries of each, and for offsets of so many rows."""
+        leaves = [self._ragged[name] for name in chunks]
+        dtypes = [np.dtype(np.uint8) if isinstance(leaf, TextLeaf) else leaf.element.dtype for leaf in leaves]
+        values = self._pool.leases([room[name] * dtype.itemsize for name, dtype in zip(chunks, dtypes, strict=True)])
+        ends = self._pool.leases([8 * (rows + 1) for leaf in leaves if not isinstance(leaf, TensorLeaf)])
+        return {
+            name: RaggedChunks(
+                own, out.view(dtype), None if isinstance(leaf, TensorLeaf) else ends.pop().view(np.int64)
+            )
+            for (name, own), leaf, out, dtype in zip(chunks.items(), leaves, values, dtypes, strict=True)
+        }
 
     def _column(self, name: str, column: RaggedChunks, found: int, rows: int, where: str) -> Column:
         leaf, values, offsets = self._ragged[name], column.values[:found], column.offsets

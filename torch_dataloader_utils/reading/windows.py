@@ -422,7 +422,7 @@ class WindowReader:
         self._runs = runs
         self._part = part
         self._straight = straight
-        self._dense, self._stored = converter.dense(), converter.stored()
+        self._dense, self._stored = converter.dense, converter.stored
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
         self._numbers = Scratch()
 
