@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.formats.reading import opened
 from torch_dataloader_utils import stream
 from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.events import recording
 from torch_dataloader_utils.formats.parquet import pages
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.formats.registry import format_named
@@ -287,6 +288,118 @@ def test_codes_are_those_of_the_dictionary_page(
         found = spied(patch)
         assert_same(path, [(list(range(pq.ParquetFile(path).num_row_groups)), ["word", "id"])])
         assert found == ["word", "id"] or limit == 200
+
+
+ALONE = [kind for kind in TAKEN if not (pa.types.is_list(kind) or pa.types.is_large_list(kind))]
+ALONE = [kind for kind in ALONE if not pa.types.is_fixed_size_list(kind)]
+
+
+def encoding_of(kind: pa.DataType) -> str:
+    """The encoding that is neither PLAIN nor a dictionary, for a type that pyarrow writes and reads in it."""
+    if kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
+        return "DELTA_LENGTH_BYTE_ARRAY"
+    if kind == pa.bool_():
+        return "RLE"
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind):
+        return "BYTE_STREAM_SPLIT"
+    return "PLAIN" if kind.bit_width == 32 else "DELTA_BINARY_PACKED"  # pyarrow reads no differences of 33 bits
+
+
+@given(
+    kinds=st.lists(st.sampled_from(ALONE), min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+    nulls=st.sampled_from([0, 0.02, 0.5, 0.98, 1]),
+    rows=st.sampled_from([1, 9, 256, 1025, 3000]),
+    groups=st.integers(1, 3),
+    backwards=st.booleans(),
+    written=WRITTEN,
+    encoded=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=150)
+def test_some_rows_are_those_of_pyarrow(
+    tmp_path_factory: pytest.TempPathFactory,
+    kinds: list[pa.DataType],
+    seed: int,
+    nulls: float,
+    rows: int,
+    groups: int,
+    backwards: bool,
+    written: dict[str, Any],
+    encoded: bool,
+    data: st.DataObject,
+) -> None:
+    table = pa.table({f"c{n}": values_of(kind, rows, seed + n, nulls) for n, kind in enumerate(kinds)})
+    written = dict(written)
+    if encoded:
+        encodings = {f"c{n}": encoding_of(kind) for n, kind in enumerate(kinds)}
+        written |= {"use_dictionary": False, "column_encoding": encodings, "store_decimal_as_integer": False}
+    path = tmp_path_factory.mktemp("pages") / "f.parquet"
+    pq.write_table(table, path, row_group_size=-(-rows // groups), **written)
+    numbers = list(range(pq.ParquetFile(path).num_row_groups))[:: -1 if backwards else 1]
+    spans = st.tuples(st.integers(0, rows - 1), st.sampled_from([1, 1, 2, 7, 8, 9, 70, 600, 3000]))
+    with opened(path) as one, opened(path, "pyarrow") as other:
+        theirs = dict(zip(table.column_names, other.read(numbers, table.column_names), strict=True))
+        assert other.read_rows(numbers, table.column_names, np.arange(1)) == {}
+        for _ in range(3):
+            some = data.draw(st.lists(spans, min_size=1, max_size=12)) + data.draw(
+                st.sampled_from([[], [(rows - 1, 1)]])
+            )
+            picked = np.unique(np.concatenate([np.arange(at, min(at + size, rows)) for at, size in some]))
+            ours = one.read_rows(numbers, table.column_names, picked)
+            for name, column in ours.items():
+                expected = theirs[name].take(pa.array(picked))
+                assert bits(column) == bits(expected)
+                assert column.null_count == expected.null_count
+            suited = {"none", "snappy"} | ({"zstd"} if zstd_functions() is not None else set())
+            if written["compression"] in suited and written["use_dictionary"] is False:
+                assert list(ours) == table.column_names
+
+
+def test_pages_without_a_row_that_is_asked_for_are_not_looked_at(tmp_path: Path) -> None:
+    table = pa.table({"a": np.arange(90_000), "text": [str(row) for row in range(90_000)]})
+    pq.write_table(table, tmp_path / "f", use_dictionary=False, write_page_checksum=True, compression="none")
+    content = bytearray((tmp_path / "f").read_bytes())
+    content[content.index((30_000).to_bytes(8, "little"))] ^= 1
+    (tmp_path / "f").write_bytes(content)
+    group = pq.ParquetFile(tmp_path / "f").metadata.row_group(0)
+    stored = sum(group.column(leaf).total_compressed_size for leaf in range(2))
+    with opened(tmp_path / "f") as reader:
+        last = np.array([88_888, 89_000, 89_999])
+        with recording() as noted:
+            found = reader.read_rows([0], ["a", "text"], last)
+        assert {name: column.to_pylist() for name, column in found.items()} == table.take(pa.array(last)).to_pydict()
+        assert 0 < noted.work().bytes_decoded < stored / 4
+        assert list(reader.read_rows([0], ["a", "text"], np.arange(31_000))) == ["text"]  # a page of "a" is damaged
+        with pytest.raises(FileReadError, match="row group 0, column a"):
+            reader.read([0], ["a"])
+
+
+@pytest.mark.parametrize(
+    "ranges", [[(-1, 2)], [(3, 3)], [(0, 9), (12, 10)], [(0, 5), (4, 6)], [(6, 7), (1, 2)], [(99, 101)]]
+)
+def test_ranges_that_are_none_are_refused(tmp_path: Path, ranges: list[tuple[int, int]]) -> None:
+    pq.write_table(pa.table({"a": np.arange(100)}), tmp_path / "f")
+    with opened(tmp_path / "f") as reader:
+        decoder = reader._pages  # type: ignore[attr-defined]
+        forms, fitting = decoder._forms.of(["a"]), pages._Part.of(0, np.array([(0, 1), (98, 100)]))
+        assert decoder._read([fitting], forms)["a"].to_pylist() == [0, 98, 99]
+        assert decoder._read([pages._Part.of(0, np.array(ranges))], forms) == {}
+
+
+def test_some_strings_of_a_dictionary_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    decode = pages.decode
+    monkeypatch.setattr(pages, "decode", lambda chunks: [calls.append(chunks.size), decode(chunks)])
+    words = ["a word that is repeated", None, "", "another " * 99]
+    table = pa.table({"few": [words[row % 4] for row in range(90_000)]})
+    pq.write_table(table, tmp_path / "f", row_group_size=30_000)
+    for rows, expected in ((np.arange(3, 90_000, 4000), [3]), (np.arange(500, 1500), [1, 1])):
+        with opened(tmp_path / "f") as reader:
+            found = reader.read_rows([0, 1, 2], ["few"], rows)["few"]
+        assert found.to_pylist() == table["few"].take(pa.array(rows)).to_pylist()
+        assert calls == expected
+        calls.clear()
 
 
 def test_strings_of_a_dictionary_have_room(tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

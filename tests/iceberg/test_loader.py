@@ -27,6 +27,7 @@ from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout
 from torch_dataloader_utils.model import DataFile, Piece, Task
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
+from torch_dataloader_utils.reading import task_reader
 from torch_dataloader_utils.storage import Storage
 
 Spark = Callable[[str], str]
@@ -143,6 +144,24 @@ def test_row_groups_are_cut_over_ranks(spark_tables: Spark, question: Question, 
 @pytest.mark.parametrize("question", QUESTIONS, ids=named)
 def test_shuffled_rows_are_the_same_ones(spark_tables: Spark, question: Question) -> None:
     check(spark_tables, question, ranks=2, num_workers=2, shuffle=True, **TINY)
+
+
+@pytest.mark.parametrize("engine", ["auto", "pyarrow"])
+@pytest.mark.parametrize(
+    "name", ["v2_mor_rowgroups", "v3_dv_lineage", "eq_deletes", "eq_v3_dv", "evolved", "files_orc"]
+)
+def test_a_selective_filter_finds_the_rows_that_no_delete_names(
+    spark_tables: Spark, name: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_reader, "_APART", 0)  # any rows are decoded alone
+    monkeypatch.setattr(task_reader, "_MOST", 1)
+    options = {"metadata_columns": ("_pos", "_file"), "format_options": {"engine": engine}}
+    whole = read_all(spark_tables(name), **options)
+    first = whole.column(0)
+    values = sorted(set(first.drop_null().to_pylist()))
+    for some in (values[::7], values[:1], values[1:]):
+        found = read_all(spark_tables(name), filters=[(whole.column_names[0], "in", some)], **options)
+        assert as_text(found) == as_text(whole.filter(pc.is_in(first, pa.array(some, first.type))))
 
 
 def test_every_row_has_a_place_of_its_own(spark_tables: Spark) -> None:

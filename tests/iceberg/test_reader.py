@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.formats.avro import container as avro_container
+from torch_dataloader_utils.formats.parquet import pages
 from torch_dataloader_utils.iceberg.data_files.files import DeleteFile, IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
@@ -136,6 +137,15 @@ def test_rows_are_those_that_no_delete_names(folder: Path, data: st.DataObject, 
         assert [array.type for array in arrays] == [SCHEMA.field(name).type for name in names]
         found = [[same(value) for value in array.to_pylist()] for array in arrays]
         assert found == [[same(row[name]) for row in expected] for name in names]
+        if expected and names:
+            rows = np.unique(data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1)))
+            few = reader.read_rows(some, names, rows)
+            assert {name: array.type for name, array in few.items()} == {name: SCHEMA.field(name).type for name in few}
+            assert {name: [same(value) for value in array.to_pylist()] for name, array in few.items()} == {
+                name: [same(expected[row][name]) for row in rows] for name in few
+            }
+            stored = form == "parquet" and pages.pages_library() is not None
+            assert {*few} == {*names} & ({"a", "s", "d", "f", "b"} if stored else set())
     reader.close()
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.reading.test_shuffle import by_file, folder, inline, pieces_of, plain, shuffled, source_of, wanted_of
 from torch_dataloader_utils import StructuredDataset, seeding
-from torch_dataloader_utils.convert import converter, stacks
+from torch_dataloader_utils.convert import converter
 from torch_dataloader_utils.convert.columns import Dense
 from torch_dataloader_utils.events import NO_WORK
 from torch_dataloader_utils.executors.threads import ThreadDriver
@@ -105,9 +105,7 @@ STACKED = {
 }
 
 
-@pytest.mark.parametrize("written", [1, 30, 1 << 19])
-def test_the_columns_of_a_stack_are_shared(folder: Path, written: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "_WRITTEN", written)
+def test_the_columns_of_a_stack_are_shared(folder: Path) -> None:
     source = source_of(folder, **STACKED)
     tasks = shuffled(source, pieces_of(source))
     reader = source.scan.open(source.by_key)

@@ -57,6 +57,13 @@ class ForgetsNulls(Changed):
     change = staticmethod(lambda arrays, numbers: [array.fill_null(0) for array in arrays])
 
 
+class CountsRowsFromTheEnd(ParquetReader):
+    def read_rows(self, segment_numbers: Sequence[int], columns: Sequence[str], rows: Any) -> Any:
+        arrays = self.read(segment_numbers, columns)
+        taken = [array.take(pa.array(len(array) - 1 - rows)) for array in arrays]
+        return dict(zip(columns, taken, strict=True))
+
+
 class RaisesItsOwn(ParquetReader):
     def __init__(self, *given: Any) -> None:
         try:
@@ -113,6 +120,7 @@ FAULTS: list[tuple[Format, str]] = [
     (Parquet(NamesNoColumns), "the reader has no schema"),
     (Parquet(NamesColumnsTwice), r"together\(\['a'\]\) returned \['a', 'a'\]"),
     (Parquet(ForgetsNulls), "column a, .*: got"),
+    (Parquet(CountsRowsFromTheEnd), r"column a, rows .* by read_rows\(\): got"),
     (Parquet(change={"rows": 5}), "the rows of all segments of layout"),
     (Parquet(change={"first_row": 1}), "first_row of the segments"),
     (Parquet(change={"number": 0}), "numbers of segments repeat"),

@@ -19,7 +19,7 @@ from torch_dataloader_utils.convert.buffers import Origin, overlapping
 from torch_dataloader_utils.convert.codes import CodesLeaf
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
 from torch_dataloader_utils.convert.elements import Element
-from torch_dataloader_utils.convert.leaves import ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
+from torch_dataloader_utils.convert.leaves import ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.meaning import Meaning
 from torch_dataloader_utils.convert.plan import (
     ColumnPlan,
@@ -99,6 +99,17 @@ class Converter:
             name: (element.dtype, blanks[name])
             for name, element in self._scalars()
             if name in self.dense and (element.as_stored or element.as_bits)
+        }
+
+    @cached_property
+    def ragged(self) -> dict[str, TextLeaf | ListLeaf | TensorLeaf]:
+        """The columns of bytes or lists whose stored values are those of the output, but for nulls, by name."""
+        names = Counter(plan.column for plan in self.plans)
+        return {
+            plan.column: plan.leaf
+            for plan in self.plans
+            if names[plan.column] == 1 and not plan.path and plan.nulls != "mask"
+            if isinstance(plan.leaf, (TextLeaf, ListLeaf, TensorLeaf)) and plan.leaf.as_stored
         }
 
     def _scalars(self) -> Iterator[tuple[str, Element]]:

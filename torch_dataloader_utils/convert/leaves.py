@@ -98,6 +98,11 @@ class TensorLeaf:
         return self.element.holds_null
 
     @property
+    def as_stored(self) -> bool:
+        """Whether the values of a list without nulls are those of the output."""
+        return not self.steps and not self.axes and self.element.as_stored
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a row of the output."""
         return tuple(self.stored[axis] for axis in self.axes) or self.stored
@@ -169,6 +174,11 @@ class ListLeaf:
 
     holds_null = False  # an empty list is not null
 
+    @property
+    def as_stored(self) -> bool:
+        """Whether the values of a list without nulls are those of the output."""
+        return not self.steps and self.element.as_stored
+
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Ragged, Array | None]:
         """Values [sum] and offsets [n + 1], and which rows are not null."""
         chunks = plain_chunks(chunks, self.steps)
@@ -239,6 +249,11 @@ class TextLeaf:
     def binary(self) -> bool:
         """Whether rows are bytes, not str."""
         return is_binary(self.type)
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether the bytes of a column without nulls are those of the output."""
+        return not self.steps
 
     @property
     def kind(self) -> type:

@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.kernels.pages import Chunks
@@ -124,11 +126,25 @@ class Reader(ABC):
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns that the compiled decoder can take, with a chunk for each segment; by default none.
 
-        They have one value of fixed width for each row of the segments, of the type that `read` returns.
+        They have all rows of the segments, and the type that `read` returns: numbers, bytes or lists of numbers.
 
         Args:
             segment_numbers: as in `read`.
             columns: as in `read`.
+        """
+        return {}
+
+    def read_rows(
+        self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
+    ) -> Mapping[str, pa.ChunkedArray]:
+        """A few of the rows, for those of the columns of which this costs less than `read`.
+
+        By default none: of the others, the caller reads all rows, and takes these.
+
+        Args:
+            segment_numbers: as in `read`.
+            columns: as in `read`.
+            rows: numbers among the rows that `read` returns: int64 [n], at least one, ascending.
         """
         return {}
 

@@ -5,7 +5,7 @@
  * format: https://github.com/apache/parquet-format (README.md, Encodings.md, parquet.thrift).
  *
  * A chunk is read and decoded while its bytes are in the processor's cache, in blocks of values that stay in the first
- * level of it.
+ * level of it. If only some of its rows are wanted, pages without any are not read, and other rows are passed.
  */
 #if defined(_WIN32) || (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
 #define TDU_NO_PAGES /* no pread; the loads below are of little-endian numbers */
@@ -39,18 +39,22 @@ typedef struct {
     int64_t values;     /* address of the values */
     int64_t valid;      /* address of the bits of values that are not null, if they may be null; they are 0 */
     int64_t first;      /* the place of the chunk's first value in both */
+    int64_t base;       /* of bytes: those in `values` before the first of the chunk */
     int64_t offsets;    /* address of int32 [rows + 1]: of bytes, or of lists that are not fixed */
-    int64_t wide;       /* whether they become int64, for which there is room */
+    int64_t wide;       /* whether they become int64, for which there is room, and count from before the chunk on */
     int64_t lists;      /* address of the bits of lists that are not null, if they may be null; they are 0 */
     int64_t coded;      /* of bytes: 0, or the words for which there is room, whose numbers become the values: int32 */
     int64_t text;       /* of words: address of their bytes, of which there is `room`; `offsets` are theirs */
+    int64_t ranges;     /* address of int64 [picked, 2]: the rows to decode, `[first, last)`, ascending; not of lists */
+    int64_t picked;     /* the number of ranges; 0: all rows are decoded */
+    int64_t used;       /* result: the bytes of the chunk that were read */
     int64_t nulls;      /* result: the values that are null */
     int64_t null_lists; /* result: the lists that are null */
     int64_t found;      /* result: the values, words, or bytes, of which there may be more than room for */
     int64_t refused;    /* result: 0, or which of the checks below failed */
 } Chunk;
 
-/* A column of fixed width to decode to where it is delivered, as a row of int64 in pages.py, likewise. */
+/* A column to decode to where it is delivered, as a row of int64 in pages.py, likewise. */
 typedef struct {
     int64_t chunks;  /* address of its chunks, which write to `source` */
     int64_t count;   /* of them */
@@ -60,6 +64,8 @@ typedef struct {
     int64_t width;   /* bytes of a value */
     int64_t out;     /* address of the values that are delivered */
     int64_t fills;   /* whether nulls may be delivered as `blank` */
+    int64_t ragged;  /* whether rows are bytes, or lists: then they stay in their order, and no null is delivered */
+    int64_t found;   /* result: of these, the bytes or entries of all rows; of bytes there may be more than room for */
     int64_t refused; /* result: whether the column was not decoded, or has nulls that may not be delivered */
 } Straight;
 
@@ -82,6 +88,7 @@ enum { BOOLEAN = 0, INT32 = 1, INT64 = 2, BYTES = 6, FIXED = 7 };
 enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, DELTA = 5, DELTA_LENGTH = 6, RLE_DICTIONARY = 8, SPLIT = 9 };
 enum { DATA = 0, DICTIONARY = 2, DATA_V2 = 3 };
 enum { BLOCK = 1024, LONG_RUN = 256, SLACK = 64, DEEPEST = 32 };
+enum { LEAST_READ = 4096, LEAST_HEADER = 128 };
 
 /* Bytes that are left to read. */
 typedef struct {
@@ -412,6 +419,68 @@ static int numbers(Runs *runs, uint32_t *out, size_t count) {
     return 1;
 }
 
+/* Passes the next `count` numbers: whole groups of packed ones unseen. */
+static int skip_numbers(Runs *runs, size_t count) {
+    while (count) {
+        size_t part;
+        if (!begin_run(runs)) return 0;
+        if (runs->repeated) {
+            part = runs->repeated < count ? (size_t)runs->repeated : count;
+            runs->repeated -= part;
+        } else if (runs->next == 8 && (part = (runs->packed < count ? (size_t)runs->packed : count) / 8)) {
+            if (part * runs->width > left_in(&runs->in)) return 0;
+            runs->in.at += part * runs->width;
+            part *= 8;
+            runs->packed -= part;
+        } else {
+            if (runs->next == 8 && !hold_group(runs)) return 0;
+            part = 8 - runs->next;
+            if (part > runs->packed) part = (size_t)runs->packed;
+            if (part > count) part = count;
+            runs->next += (unsigned)part;
+            runs->packed -= part;
+            if (!runs->packed) runs->next = 8;
+        }
+        count -= part;
+    }
+    return 1;
+}
+
+static size_t ones_in(uint64_t word) { /* no `popcnt`: without -mpopcnt that is a call */
+    word -= word >> 1 & 0x5555555555555555ull;
+    word = (word & 0x3333333333333333ull) + (word >> 2 & 0x3333333333333333ull);
+    return (size_t)(((word + (word >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56);
+}
+
+/* Passes the next `count` numbers, of 1 bit; `ones` is how many of them are 1. */
+static int skip_bits(Runs *runs, size_t count, size_t *ones) {
+    *ones = 0;
+    while (count) {
+        size_t part;
+        uint32_t bit;
+        if (!begin_run(runs)) return 0;
+        if (runs->repeated) {
+            part = runs->repeated < count ? (size_t)runs->repeated : count;
+            runs->repeated -= part;
+            if (runs->value) *ones += part;
+        } else if (runs->next == 8 && (part = (runs->packed < count ? (size_t)runs->packed : count) / 8)) {
+            const uint8_t *at = runs->in.at, *end = at + part;
+            if (part > left_in(&runs->in)) return 0;
+            for (; end - at >= 8; at += 8) *ones += ones_in(word_at(at));
+            for (; at < end; at++) *ones += ones_in(*at);
+            runs->in.at = end;
+            part *= 8;
+            runs->packed -= part;
+        } else {
+            if (!numbers(runs, &bit, 1)) return 0;
+            *ones += bit;
+            part = 1;
+        }
+        count -= part;
+    }
+    return 1;
+}
+
 /* ------------------------------------------------------------------------------------------------------------- deltas */
 
 /* Whole numbers as differences, in blocks of packed ones; computed in 64 bits, of which the lower ones are the numbers:
@@ -549,6 +618,11 @@ typedef struct {
     int64_t rows;           /* rows that were begun */
     int64_t begun;          /* of lists: the first entry of the last row */
     int64_t bytes;          /* of all values */
+    int64_t range;          /* the number of the range that the next row to decode is in, if only some are decoded */
+    const uint8_t *bytes_read; /* those of the chunk */
+    uint8_t *read_to;       /* where they are read to, if they are in a file */
+    size_t first_read, last_read; /* which of them were read last, `[first, last)` */
+    int64_t used;           /* how many were read */
     int64_t nulls, null_lists;
     uint32_t codes[BLOCK], repeats[BLOCK];
     uint64_t spare[BLOCK + 2]; /* values that are not null */
@@ -701,10 +775,10 @@ static void blanks(const Chunk *chunk, uint8_t *out, size_t count, size_t width)
 /* Appends bytes, or only counts them where there is no room: the caller is told how many there are. */
 static int append(State *state, const uint8_t *at, const uint8_t *end, uint32_t size) {
     const Chunk *chunk = state->chunk;
-    int64_t place = state->bytes;
+    int64_t place = chunk->base + state->bytes;
     state->bytes += size;
     if (state->bytes > INT32_MAX) return 0;
-    if (state->bytes <= chunk->room) {
+    if (place + size <= chunk->room) {
         uint8_t *out = (uint8_t *)(intptr_t)chunk->values + place;
         if (size <= 16 && end - at >= 16 && chunk->room - place >= 16) memcpy(out, at, 16);
         else memcpy(out, at, size);
@@ -822,6 +896,93 @@ static int page_rows(State *state, Values *values, Runs *levels, size_t rows) {
     return 1;
 }
 
+/* Passes `count` bytes of any length: their lengths have to be seen. */
+static int skip_texts(Values *values, size_t count) {
+    Input *in = &values->in;
+    for (; count; count--) {
+        uint64_t length;
+        if (values->encoding == DELTA_LENGTH) {
+            if (!delta_numbers(&values->deltas, &length, 1)) return 0;
+        } else {
+            uint32_t size;
+            if (left_in(in) < 4) return 0;
+            memcpy(&size, in->at, 4);
+            in->at += 4;
+            length = size;
+        }
+        if (length > left_in(in)) return 0;
+        in->at += length;
+    }
+    return 1;
+}
+
+/* Passes `count` values, which are not null. */
+static int skip_values(State *state, Values *values, size_t count) {
+    const Chunk *chunk = state->chunk;
+    if (values->encoding == RLE) return skip_numbers(&values->runs, count);
+    if (chunk->type == BYTES) return skip_texts(values, count);
+    if (values->encoding == PLAIN && chunk->type == BOOLEAN) {
+        if (count > left_in(&values->in) * 8 - values->bit) return 0;
+        values->in.at += (values->bit + count) / 8;
+        values->bit = (unsigned)((values->bit + count) % 8);
+    } else if (values->encoding == PLAIN) {
+        if (count > left_in(&values->in) / (size_t)chunk->stored) return 0;
+        values->in.at += count * (size_t)chunk->stored;
+    } else if (values->encoding == SPLIT) {
+        if (count > values->left_split) return 0;
+        values->left_split -= count;
+        values->split += count;
+    } else {
+        for (size_t part; count; count -= part) {
+            part = count < BLOCK ? count : BLOCK;
+            if (!delta_numbers(&values->deltas, state->words_of_deltas, part)) return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether the ranges of rows to decode are ascending, and rows of the chunk. */
+static int ranges_fit(const Chunk *chunk) {
+    const int64_t *ranges = (const int64_t *)(intptr_t)chunk->ranges;
+    int64_t before = 0;
+    for (int64_t i = 0; i < chunk->picked; i++) {
+        int64_t first = ranges[2 * i], last = ranges[2 * i + 1];
+        if (first < before || last <= first || last > chunk->rows) return 0;
+        before = last;
+    }
+    return 1;
+}
+
+/* The first row to decode that has not been; INT64_MAX: all have been. */
+static int64_t next_row(const State *state) {
+    const Chunk *chunk = state->chunk;
+    if (!chunk->picked) return state->read;
+    return state->range < chunk->picked ? ((const int64_t *)(intptr_t)chunk->ranges)[2 * state->range] : INT64_MAX;
+}
+
+/* Writes the values of those of a page's rows that are to be decoded. */
+static int picked_rows(State *state, Values *values, Runs *levels, size_t rows) {
+    const Chunk *chunk = state->chunk;
+    const int64_t *ranges = (const int64_t *)(intptr_t)chunk->ranges;
+    int64_t at = state->read, end = at + (int64_t)rows;
+    if (!chunk->picked) return page_rows(state, values, levels, rows);
+    while (state->range < chunk->picked && ranges[2 * state->range] < end) {
+        int64_t first = ranges[2 * state->range], last = ranges[2 * state->range + 1];
+        if (first > at) { /* else the range began in an earlier page */
+            size_t present = (size_t)(first - at);
+            if (levels && !skip_bits(levels, (size_t)(first - at), &present)) return 0;
+            if (!skip_values(state, values, present)) return 0;
+            at = first;
+        }
+        int64_t stop = last < end ? last : end;
+        if (!page_rows(state, values, levels, (size_t)(stop - at))) return 0;
+        at = stop;
+        if (last > end) return 1;
+        state->range++;
+    }
+    return 1;
+}
+
 /* Begins a row of lists, whose first entry is this one. */
 static int begin_row(State *state, int64_t entry) {
     const Chunk *chunk = state->chunk;
@@ -914,6 +1075,8 @@ typedef struct {
 #ifdef TDU_FUZZ /* tests/kernels/fuzz_pages.c: memory of the exact size, and pages changed after decompression */
 uint8_t *fuzz_memory(size_t size);
 void fuzz_page(Input *page);
+ssize_t fuzz_read(int file, void *out, size_t size, off_t start);
+#define pread fuzz_read
 #else
 #define fuzz_page(page)
 #endif
@@ -939,6 +1102,35 @@ static int read_whole(int file, int64_t start, uint8_t *out, size_t size) {
         size -= (size_t)found;
     }
     return 1;
+}
+
+/* Makes sure that the bytes `[from, to)` of the chunk were read. */
+static int at_hand(State *state, size_t from, size_t to) {
+    const Chunk *chunk = state->chunk;
+    size_t length = (size_t)chunk->length;
+    if (from > to || to > length) return 0;
+    if (from < state->first_read || from > state->last_read) state->first_read = state->last_read = from;
+    size_t begun = state->last_read, least = length - begun < LEAST_READ ? length : begun + LEAST_READ;
+    if (to <= begun) return 1;
+    if (to < least) to = least;
+    if (!read_whole((int)chunk->file, chunk->start + (int64_t)begun, state->read_to + begun, to - begun)) return 0;
+    state->used += (int64_t)(to - begun);
+    state->last_read = to;
+    return 1;
+}
+
+/* Reads the header of the page at `at`, where the page's bytes then begin. Only trying shows how long a header is. */
+static int next_header(State *state, size_t *at, Header *head) {
+    size_t length = (size_t)state->chunk->length;
+    for (size_t size = LEAST_HEADER;; size *= 8) {
+        if (!at_hand(state, *at, length - *at < size ? length : *at + size)) return 0;
+        Input in = {state->bytes_read + *at, state->bytes_read + state->last_read};
+        if (header_of(&in, head)) {
+            *at = (size_t)(in.at - state->bytes_read);
+            return 1;
+        }
+        if (state->last_read == length) return 0;
+    }
 }
 
 /* The bytes of a page, decompressed: at the given ones, or in `out`, which has SLACK bytes more. */
@@ -1006,23 +1198,43 @@ static int copied_words(const Chunk *chunk, Input page, size_t known) {
     return 1;
 }
 
-/* Decodes the bytes of a chunk; returns 0, or the number of the check that failed. */
-static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd, void *context, State *state) {
-    CHECK(1, chunk->codec == NONE || chunk->codec == SNAPPY || (chunk->codec == ZSTD && context));
-    uint8_t *dense = state->dense;
+/* Decodes a chunk; returns 0, or the number of the check that failed. */
+static int chunk_rows(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
     memset(state, 0, offsetof(State, codes));
     state->chunk = chunk;
-    state->dense = dense;
-    unsigned width = chunk->most > 1 ? 2 : 1; /* of definition levels */
+    CHECK(1, chunk->codec == NONE || chunk->codec == SNAPPY || (chunk->codec == ZSTD && context));
+    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0 && chunk->base >= 0);
+    size_t length = (size_t)chunk->length, at = 0; /* where the next page begins */
+    unsigned width = chunk->most > 1 ? 2 : 1;      /* of definition levels */
     int pages = 0, of_lists = chunk->entry > 0;
+    CHECK(46, !chunk->picked || (chunk->picked > 0 && !of_lists && ranges_fit(chunk)));
+    if (chunk->file < 0) { /* all are at hand */
+        state->bytes_read = (const uint8_t *)(intptr_t)chunk->start;
+        state->last_read = length;
+    } else {
+        state->bytes_read = state->read_to = taken(&room, length, 0);
+        CHECK(3, state->read_to);
+    }
+    if (chunk->file >= 0 && !chunk->picked) CHECK(4, at_hand(state, 0, length)); /* all at once */
     if (is_text(chunk)) *(int32_t *)(intptr_t)chunk->offsets = 0;
-    while (state->read < chunk->entries) {
+    while (state->read < chunk->entries && next_row(state) != INT64_MAX) {
         Header head;
-        CHECK(5, left_in(&in));
-        CHECK(6, header_of(&in, &head));
-        CHECK(7, head.stored >= 0 && (uint64_t)head.stored <= left_in(&in) && head.size >= 0 && head.size <= INT32_MAX);
-        Input page = {in.at, in.at + head.stored};
-        in.at += head.stored;
+        CHECK(5, at < length);
+        CHECK(6, next_header(state, &at, &head));
+        CHECK(7, head.stored >= 0 && (uint64_t)head.stored <= length - at && head.size >= 0 && head.size <= INT32_MAX);
+        size_t begun = at;
+        at += (size_t)head.stored;
+        if (head.type != DICTIONARY) {
+            CHECK(15, head.type == DATA || head.type == DATA_V2);
+            CHECK(16, head.values > 0 && head.values <= chunk->entries - state->read);
+            pages++;
+            if (next_row(state) >= state->read + head.values) { /* none of its rows is to be decoded */
+                state->read += head.values;
+                continue;
+            }
+        }
+        CHECK(47, at_hand(state, begun, at));
+        Input page = {state->bytes_read + begun, state->bytes_read + at};
         if (chunk->checked && head.crc != ABSENT)
             CHECK(8, crc_of(page.at, left_in(&page)) == (uint32_t)head.crc);
         size_t size = (size_t)head.size;
@@ -1034,19 +1246,21 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             uint8_t *out = taken(&room, size, SLACK);
             CHECK(12, out && plain_bytes(chunk, zstd, context, &page, out, size));
             CHECK(13, known <= left_in(&page) / (chunk->type == BYTES ? 4 : (size_t)chunk->stored));
-            uint8_t *words = chunk->coded ? out : taken(&room, known * each, 0);
-            CHECK(14, words);
-            if (chunk->coded) CHECK(46, copied_words(chunk, page, known));
-            else if (is_text(chunk)) CHECK(34, words_of(page, (Word *)(void *)words, known));
-            else copied(chunk, words, page.at, known);
-            state->words = words;
+            int as_stored = chunk->type != BYTES && chunk->width == chunk->stored && !chunk->decimal;
+            if (as_stored && !((uintptr_t)page.at % 8)) {
+                state->words = page.at;
+            } else {
+                uint8_t *words = chunk->coded ? out : taken(&room, known * each, 0);
+                CHECK(14, words);
+                if (chunk->coded) CHECK(48, copied_words(chunk, page, known));
+                else if (is_text(chunk)) CHECK(34, words_of(page, (Word *)(void *)words, known));
+                else copied(chunk, words, page.at, known);
+                state->words = words;
+            }
             state->text = page.end;
             state->known = (uint32_t)known;
             continue;
         }
-        CHECK(15, head.type == DATA || head.type == DATA_V2);
-        CHECK(16, head.values > 0 && head.values <= chunk->entries - state->read);
-        pages++;
         Room spare = room;
         Runs levels, repeats;
         memset(&levels, 0, sizeof levels);
@@ -1107,8 +1321,9 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
             values.encoding = SPLIT;
         } else CHECK(31, head.encoding == PLAIN);
         if (of_lists) CHECK(36, page_lists(state, &values, &levels, &repeats, count));
-        else CHECK(32, page_rows(state, &values, chunk->most ? &levels : NULL, count));
-        CHECK(45, !values.deltas.left && !values.left_split); /* other numbers of values than levels say */
+        else CHECK(32, picked_rows(state, &values, chunk->most ? &levels : NULL, count));
+        /* Other numbers of values than levels say, unless what is left was not looked at. */
+        CHECK(45, chunk->picked || (!values.deltas.left && !values.left_split));
         state->read += (int64_t)count;
     }
     if (of_lists) {
@@ -1119,40 +1334,27 @@ static int chunk_rows(const Chunk *chunk, Input in, Room room, const Zstd *zstd,
     }
     if (chunk->wide) { /* from the last on, because the first lie among the others */
         uint8_t *offsets = (uint8_t *)(intptr_t)chunk->offsets;
-        for (size_t i = (size_t)chunk->rows + 1; i--;) {
+        int64_t before = is_text(chunk) ? chunk->base : chunk->first;
+        for (size_t i = (size_t)(of_lists ? chunk->rows : state->done) + 1; i--;) {
             int32_t narrow;
             memcpy(&narrow, offsets + 4 * i, 4);
-            int64_t offset = narrow;
+            int64_t offset = before + narrow;
             memcpy(offsets + 8 * i, &offset, 8);
         }
     }
     return 0;
 }
 
-static int read_chunk(const Chunk *chunk, Room room, const Zstd *zstd, void *context, State *state) {
-    CHECK(2, chunk->length > 0 && chunk->start >= 0 && chunk->rows >= 0 && chunk->entries >= 0);
-    if (chunk->file < 0) {
-        const uint8_t *given = (const uint8_t *)(intptr_t)chunk->start;
-        Input in = {given, given + chunk->length};
-        return chunk_rows(chunk, in, room, zstd, context, state);
-    }
-    uint8_t *bytes = taken(&room, (size_t)chunk->length, 0);
-    CHECK(3, bytes);
-    CHECK(4, read_whole((int)chunk->file, chunk->start, bytes, (size_t)chunk->length));
-    Input in = {bytes, bytes + chunk->length};
-    return chunk_rows(chunk, in, room, zstd, context, state);
-}
-
 /* Decodes chunks one after another; `context` is zstd's, once it was needed. */
 static void decode(Chunk *chunks, size_t count, uint8_t *room, size_t size, const Zstd *zstd, void **context) {
     State state;
-    memset(&state, 0, offsetof(State, codes));
     state.dense = (uint8_t *)state.spare;
     size_t skip = (64 - (uintptr_t)room % 64) % 64;
     Room whole = {room + (skip < size ? skip : size), room + size};
     for (Chunk *chunk = chunks; chunk < chunks + count; chunk++) {
         if (chunk->codec == ZSTD && zstd && !*context) *context = zstd->create();
-        chunk->refused = read_chunk(chunk, whole, zstd, *context, &state);
+        chunk->refused = chunk_rows(chunk, whole, zstd, *context, &state);
+        chunk->used = state.used;
         chunk->nulls = state.nulls;
         chunk->null_lists = state.null_lists;
         chunk->found = chunk->coded ? state.known : is_text(chunk) ? state.bytes : state.done;
@@ -1177,7 +1379,14 @@ void tdu_deliver(Straight *columns, size_t count, uint8_t *room, size_t size, co
     void *context = NULL;
     for (Straight *column = columns; column < columns + count; column++) {
         Chunk *chunks = (Chunk *)(intptr_t)column->chunks;
-        decode(chunks, (size_t)column->count, room, size, zstd, &context);
+        if (!column->ragged) decode(chunks, (size_t)column->count, room, size, zstd, &context);
+        for (int64_t i = 0; column->ragged && i < column->count && !column->refused; i++) {
+            if (is_text(&chunks[i])) chunks[i].base = column->found;
+            else chunks[i].first = column->found;
+            decode(chunks + i, 1, room, size, zstd, &context);
+            column->found += chunks[i].found;
+            if (chunks[i].refused || chunks[i].nulls || chunks[i].null_lists) column->refused = 1;
+        }
         for (int64_t i = 0; i < column->count; i++)
             if (chunks[i].refused || (chunks[i].nulls && !column->fills)) column->refused = 1;
         if (column->refused || !column->rows) continue;

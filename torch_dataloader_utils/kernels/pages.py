@@ -17,7 +17,8 @@ from torch_dataloader_utils.kernels.rows import Bytes, addresses, width_of
 # The numbers of a chunk, as the struct of this name in pages.c has them.
 _FIELDS = (
     *("file", "start", "length", "codec", "type", "stored", "width", "blank", "decimal", "most", "entry", "fixed"),
-    *("rows", "entries", "room", "checked", "values", "valid", "first", "offsets", "wide", "lists", "coded", "text"),
+    *("rows", "entries", "room", "checked", "values", "valid", "first", "base", "offsets", "wide", "lists"),
+    *("coded", "text", "ranges", "picked", "used"),
     *("nulls", "null_lists", "found", "refused"),
 )
 CHUNK = np.dtype([(name, np.int64) for name in _FIELDS])
@@ -25,6 +26,7 @@ Chunks: TypeAlias = npt.NDArray[np.void]  # of this dtype; a table, because an o
 
 _BYTES = 6  # the physical type of bytes of any length, which parquet.thrift numbers
 _WORD = 16  # bytes of an entry of a dictionary of bytes, each of which is stored in at least 4
+_NUMBERS = 11  # of the struct `Straight` of pages.c
 _SLACK = 1 << 10  # bytes that a chunk takes of memory besides its own, because parts of it lie at 64 bytes
 _KEPT = 16 << 20  # bytes of memory for compressed and decompressed pages that a thread keeps between calls
 
@@ -43,6 +45,20 @@ class Straight(NamedTuple):
     chunks: Chunks
     out: npt.NDArray[Any]
     blank: Any
+
+
+class RaggedChunks(NamedTuple):
+    """A column of bytes or lists that is decoded to where it is delivered.
+
+    Attributes:
+        chunks: its chunks, [n].
+        values: where its bytes are delivered, uint8, or the entries of its lists, as many as its chunks may have.
+        offsets: where the rows begin and end among them, int64 [rows + 1]; None: all lists have one size.
+    """
+
+    chunks: Chunks
+    values: npt.NDArray[Any]
+    offsets: npt.NDArray[np.int64] | None
 
 
 def decode(chunks: Chunks) -> None:
@@ -75,9 +91,6 @@ def deliver(columns: Sequence[Straight], scratch: Bytes, places: npt.NDArray[np.
     Raises:
         MemoryError: as above.
     """
-    found, take, zstd = pages_library(), library(), zstd_functions()
-    assert found is not None
-    assert take is not None
     table, counts = joined([column.chunks for column in columns]), [len(column.chunks) for column in columns]
     outs = np.array(addresses(*(column.out for column in columns)))
     sources = outs if places is None else np.full(len(columns), scratch.ctypes.data)
@@ -86,20 +99,12 @@ def deliver(columns: Sequence[Straight], scratch: Bytes, places: npt.NDArray[np.
     table["first"] = rows - np.repeat(rows[firsts], counts)
     table["width"] = np.repeat([column.out.itemsize for column in columns], counts)
     table["blank"] = np.repeat([_word(column.out.dtype, column.blank) for column in columns], counts)
-    numbers = np.zeros((len(columns), 9), np.int64)  # as the struct `Straight` of pages.c
+    numbers = np.zeros((len(columns), _NUMBERS), np.int64)
     numbers[:, 0], numbers[:, 1], numbers[:, 2] = table.ctypes.data + firsts * CHUNK.itemsize, counts, sources
     numbers[:, 3:5] = (0, 0) if places is None else (places.ctypes.data, len(places))
     numbers[:, 5], numbers[:, 6] = [width_of(column.out) for column in columns], outs
     numbers[:, 7] = [column.blank is not None for column in columns]
-    memory = _memory_for(table)
-    found.tdu_deliver(
-        *addresses(numbers),
-        len(numbers),
-        *addresses(memory),
-        len(memory),
-        _address(zstd),
-        ctypes.cast(take.tdu_take, ctypes.c_void_p),
-    )
+    _deliver(numbers, _memory_for(table))
     return [not refused for refused in numbers[:, -1].tolist()]
 
 
@@ -109,6 +114,42 @@ def _word(dtype: np.dtype[Any], blank: Any) -> int:
     if blank is None:
         return 0
     return int.from_bytes(dtype.type(blank).tobytes().ljust(8, b"\0"), "little", signed=True)
+
+
+def deliver_ragged(columns: Sequence[RaggedChunks]) -> list[int | None]:
+    """Decode columns of bytes or lists to where they are delivered.
+
+    Returns:
+        The bytes or entries of each; more than there is room for: the column must be decoded again, with more. None:
+        it was not, because a chunk is not decoded here, or has nulls.
+
+    Raises:
+        MemoryError: as above.
+    """
+    table, at = joined([column.chunks for column in columns]), 0
+    memory, numbers = _memory_for(table), np.zeros((len(columns), _NUMBERS), np.int64)
+    for number, (chunks, values, offsets) in enumerate(columns):
+        own = table[at : at + len(chunks)]
+        own["values"], own["valid"], own["lists"] = values.ctypes.data, 0, 0
+        if offsets is not None:
+            own["offsets"] = offsets.ctypes.data + 8 * (np.cumsum(own["rows"]) - own["rows"])
+            own["wide"] = 1
+        if values.dtype == np.uint8 and (own["type"] == _BYTES).all():
+            own["room"] = len(values)
+        numbers[number, :2], numbers[number, -3] = (own.ctypes.data, len(own)), 1
+        at += len(own)
+    _deliver(numbers, memory)
+    return [None if refused else found for found, refused in numbers[:, -2:].tolist()]
+
+
+def _deliver(numbers: npt.NDArray[np.int64], memory: Bytes) -> None:
+    found, take = pages_library(), library()
+    assert found is not None
+    assert take is not None
+    moved = ctypes.cast(take.tdu_take, ctypes.c_void_p)
+    found.tdu_deliver(
+        *addresses(numbers), len(numbers), *addresses(memory), len(memory), _address(zstd_functions()), moved
+    )
 
 
 def joined(parts: Sequence[Chunks]) -> Chunks:

@@ -13,7 +13,8 @@ from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.reading.files import FileOpener
 
-COPIES = "\0copies"  # the column of counts, which no file can name
+# Columns that no file can name: of counts, and of a mask of live rows.
+COPIES, KEEP = "\0copies", "\0keep"
 
 
 class RowMask(Protocol):
@@ -48,6 +49,14 @@ class RowCopies(Protocol):
 
     def report(self, files: Sequence[DataFile], opener: FileOpener, name: str) -> None:
         """Log what footers show to be odd about it, of these files; `name` is that of the data."""
+
+
+def kept(table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
+    """The live rows, without the mask, and how many of each of `counts` consecutive rows are live."""
+    keep = table.column(KEEP).combine_chunks()
+    ends = np.cumsum([0, *counts])
+    live = [keep.slice(first, count).true_count for first, count in zip(ends.tolist(), counts, strict=False)]
+    return table.drop_columns([KEEP]).filter(keep), live
 
 
 def copied(table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:

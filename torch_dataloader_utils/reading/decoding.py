@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.reading.files import FileReader
+
+Numbers: TypeAlias = npt.NDArray[np.int64]  # of rows, ascending
 
 _CALL_BYTES = 1 << 19  # decoded bytes per decoder call: what fits in a core's cache besides the input
 _RUNS_BYTES = 1 << 24  # decoded bytes of these columns in all runs that are read one after another
@@ -75,15 +80,39 @@ def read_columns(
     ]
 
 
-def narrow(table: pa.Table, piece: Piece, start: int) -> pa.Table:
-    """The piece's rows, from a table whose first row has plan row number `start`."""
+def narrow(table: pa.Table, piece: Piece, start: int, rows: Numbers | None = None) -> pa.Table:
+    """The piece's rows, of those that a table has.
+
+    Args:
+        table: rows of a run.
+        piece: lies in the run.
+        start: the plan row number of the run's first row.
+        rows: the numbers of the table's rows in the run; None if it has all.
+    """
     if piece.rows is None:
         return table
     if piece.rows.contiguous:
-        if len(piece.rows) == table.num_rows:
-            return table
-        return table.slice(piece.rows.start - start, len(piece.rows))
-    return table.take(as_arrow(piece.rows.numbers() - start))
+        first = piece.rows.start - start
+        last = first + len(piece.rows)
+        if rows is not None:
+            first, last = np.searchsorted(rows, [first, last]).tolist()
+        return table if last - first == table.num_rows else table.slice(first, last - first)
+    numbers = piece.rows.numbers() - start
+    if rows is not None:
+        numbers = np.searchsorted(rows, numbers[np.isin(numbers, rows)])
+    return table.take(as_arrow(numbers))
+
+
+def numbers_of(mask: pa.Array) -> Numbers:
+    """The numbers of the rows for which a mask is true."""
+    return np.asarray(pc.indices_nonzero(mask), np.int64)
+
+
+def mask_of(numbers: Numbers, rows: int) -> pa.Array:
+    """The mask, over so many rows, that is true for those with these numbers."""
+    mask = np.zeros(rows, np.bool_)
+    mask[numbers] = True
+    return as_arrow(mask)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.kernels.pages import Chunks
@@ -30,7 +32,13 @@ class FileReader(Protocol):
         ...
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
-        """Those of the columns of fixed width that `kernels.pages` can decode: chunk for each segment, of all rows."""
+        """Those of the columns that `kernels.pages` can decode: chunk for each segment, of all rows."""
+        ...
+
+    def read_rows(
+        self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
+    ) -> Mapping[str, pa.ChunkedArray]:
+        """The rows with these ascending numbers, for those of the columns of which that costs less than `read`."""
         ...
 
     def confirm(self) -> None:

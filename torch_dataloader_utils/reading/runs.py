@@ -18,7 +18,7 @@ from torch_dataloader_utils.kernels.pages import Chunks, joined
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
-from torch_dataloader_utils.reading.decoding import calls_of, decoder_calls, read_columns
+from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_calls, mask_of, read_columns
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.schemas.columns import conform, constant
 from torch_dataloader_utils.storage import usable_cores
@@ -150,9 +150,15 @@ class RunReader:
         more = f" and {len(by_file) - _NAMED_FILES} more files" if len(by_file) > _NAMED_FILES else ""
         return "; ".join(named) + more
 
-    def decode(self, run: SegmentRun, schema: pa.Schema) -> pa.Table:
-        """These columns of the run's rows, with the resolved types, as a table."""
-        return pa.Table.from_arrays(self.arrays(run, list(schema)), schema=schema)
+    def decode(self, run: SegmentRun, schema: pa.Schema, rows: Numbers | None = None) -> pa.Table:
+        """These columns of the run's rows, with the resolved types, as a table.
+
+        Args:
+            run: the segments.
+            schema: the columns.
+            rows: which of the run's rows: int64 [n], ascending; None for all.
+        """
+        return pa.Table.from_arrays(self.arrays(run, list(schema), rows=rows), schema=schema)
 
     def counted(self, run: SegmentRun, schema: pa.Schema, copies: RowCopies | None, epoch: int) -> pa.Table:
         """As `decode`, with the number of copies of each row in the column `COPIES`, unless `copies` is None."""
@@ -166,12 +172,16 @@ class RunReader:
             tables.append(table.append_column(COPIES, as_arrow(made)))
         return pa.concat_tables(tables)
 
-    def arrays(self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False) -> list[pa.ChunkedArray]:
+    def arrays(
+        self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False, rows: Numbers | None = None
+    ) -> list[pa.ChunkedArray]:
         """These columns of the run's rows, with the resolved types; `copied` as in `columns`."""
         recorder().enter("decode")
+        if rows is not None and not len(rows):
+            return [conform(None, 0, item.type) for item in wanted]
         by_name = {
             item.name: column
-            for items, columns in self.columns(run, wanted, copied)
+            for items, columns in self.columns(run, wanted, copied, rows)
             for item, column in zip(items, columns, strict=True)
         }
         return [by_name[item.name] for item in wanted]
@@ -219,9 +229,9 @@ class RunReader:
         return decoder_calls(wanted, rows, self.alone, len(runs))
 
     def columns(
-        self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False
+        self, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool = False, picked: Numbers | None = None
     ) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
-        """The run's rows, column by column as they are decoded: the columns of one decoder call at a time.
+        """The run's rows, or those picked, column by column as they are decoded: those of one decoder call at a time.
 
         Release them before the next step: their memory, still in the processor's cache, is then reused for decoding.
         If the values are only `copied`, a call decodes no more columns than stay in that cache; otherwise as many as
@@ -229,10 +239,10 @@ class RunReader:
         """
         reader = self._reader(self._files[run.file])
         with unchanged(reader):
-            yield from self._columns(reader, run, wanted, copied)
+            yield from self._columns(reader, run, wanted, copied, picked)
 
     def _columns(
-        self, reader: FileReader, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool
+        self, reader: FileReader, run: SegmentRun, wanted: Sequence[pa.Field], copied: bool, picked: Numbers | None
     ) -> Iterator[tuple[list[pa.Field], list[pa.ChunkedArray]]]:
         spec, file, segments = self._spec, self._files[run.file], self.segments(run)
         numbers = [segment.number for segment in segments]
@@ -242,12 +252,17 @@ class RunReader:
         read = [item for item in wanted if item.name in stored]
         together, rest = calls_of(reader, read, rows) if self.alone and not copied else ([], read)
         for items in (*together, *decoder_calls(rest, rows, self.alone)):
-            arrays = read_columns(reader, numbers, items, self.alone)
+            if picked is None:
+                arrays = read_columns(reader, numbers, items, self.alone)
+                arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
+            else:
+                arrays = self._picked(reader, numbers, items, picked, file)
             rows, known = len(arrays[0]), True
-            arrays = [self._conformed(*pair, file) for pair in zip(arrays, items, strict=True)]
             yield items, arrays
             del arrays
-        if not known:  # rows are known only after reading, and none of the columns has been read
+        if picked is not None:
+            rows = len(picked)
+        elif not known:  # rows are known only after reading, and none of the columns has been read
             rows = len(reader.read(numbers, reader.schema.names[:1])[0])
         constants = dict(file.partition)
         for item in wanted:
@@ -255,6 +270,20 @@ class RunReader:
                 yield [item], [constant(constants[item.name], rows, item.type)]
             elif item.name not in stored:
                 yield [item], [conform(None, rows, item.type)]
+
+    def _picked(
+        self, reader: FileReader, numbers: Sequence[int], items: Sequence[pa.Field], rows: Numbers, file: DataFile
+    ) -> list[pa.ChunkedArray]:
+        """Some rows of these columns: read alone where the reader can, else taken from all rows."""
+        found = dict(reader.read_rows(numbers, [item.name for item in items], rows))
+        rest = [item for item in items if item.name not in found]
+        if rest:
+            arrays = read_columns(reader, numbers, rest, self.alone)
+            arrays = [self._conformed(*pair, file) for pair in zip(arrays, rest, strict=True)]
+            # All in one call, because each waits for the GIL beside a busy training loop.
+            taken = pa.Table.from_arrays(arrays, schema=pa.schema(rest)).filter(mask_of(rows, len(arrays[0])))
+            found |= zip(taken.column_names, taken.columns, strict=True)
+        return [self._conformed(found[item.name], item, file) for item in items]
 
     def _conformed(self, column: pa.ChunkedArray, item: pa.Field, file: DataFile) -> pa.ChunkedArray:
         """A file's column as the resolved type; encoded here if the reader cannot."""

@@ -17,6 +17,7 @@ from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.task_reader import TaskReader
+from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
 
@@ -76,12 +77,24 @@ class ScanSpec:
     @property
     def selects_rows(self) -> bool:
         """Whether rows that are read may be left out, or copied."""
-        return (
-            self.copies is not None
-            or (self.predicate is not None and not self.decided)
-            or self.chosen is not None
-            or bool(self.converter.drop_columns)
-        )
+        return self.copies is not None or self._omits_rows
+
+    @property
+    def _omits_rows(self) -> bool:
+        filtered = self.predicate is not None and not self.decided
+        return filtered or self.chosen is not None or bool(self.converter.drop_columns)
+
+    @property
+    def decisive(self) -> frozenset[str]:
+        """The columns of `schema` on which it depends whether a row is left out, and how often it is copied if not.
+
+        Empty, if no row is left out.
+        """
+        if not self._omits_rows:
+            return frozenset()
+        paths = (find_path(self.given, name) for name in self.converter.drop_columns)
+        dropped = (top_level(self.schema, path[0]) for path in paths if path is not None)
+        return frozenset([*self.predicate_columns, *dropped])
 
     @property
     def made_bytes(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.columns import Column
@@ -17,8 +18,8 @@ from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.chosen import COPIES, copied
-from torch_dataloader_utils.reading.decoding import addresses, joined, narrow
+from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept
+from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.straight import StraightReader
 from torch_dataloader_utils.reading.transforms import transformed
@@ -33,10 +34,37 @@ from torch_dataloader_utils.reading.windows import (
     shuffled,
     spans_of,
 )
-from torch_dataloader_utils.schemas.columns import project
+from torch_dataloader_utils.schemas.columns import project, select_columns, top_level
 
 if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
+
+
+_MOST = 0.25  # the share of live rows up to which they may be few
+_APART = 64  # rows that are not live for each range of live rows, so that to decode only these takes less time
+
+
+class RowsOfRun(NamedTuple):
+    """Rows of a run.
+
+    Attributes:
+        table: the requested columns, of all rows, or of live ones alone.
+        keep: which rows of the table are live, Arrow bools; None for all.
+        rows: the numbers that the table's rows have in the run; None if it has all.
+    """
+
+    table: pa.Table
+    keep: pa.Array | None
+    rows: Numbers | None = None
+
+
+def _few(keep: pa.Array) -> Numbers | None:
+    """The numbers of the live rows, if these are few, or lie together: columns are then decoded only there."""
+    if keep.true_count > _MOST * len(keep):
+        return None
+    rows = numbers_of(keep)
+    ranges = np.count_nonzero(np.diff(rows) != 1)
+    return rows if ranges * _APART <= len(keep) - len(rows) else None
 
 
 class TaskReader:
@@ -46,6 +74,11 @@ class TaskReader:
         self._spec = spec
         self._runs = RunReader(spec, files)
         self._parts: dict[tuple[str, ...], Converter] = {}
+        # The columns that are decoded first, and those that follow; none, if all are decoded at once.
+        decisive = spec.decisive if self._runs.alone else ()
+        self._rest = pa.schema([item for item in spec.schema if decisive and item.name not in decisive])
+        self._first = pa.schema([item for item in spec.schema if item.name not in self._rest.names])
+        self._given = spec.schema if spec.given.equals(spec.schema) else select_columns(spec.schema, spec.given.names)
         self._straight = StraightReader(spec.converter, self._runs, spec.pool)
         self.windows = WindowReader(spec.converter, self._runs, self._part, self._straight)
 
@@ -200,9 +233,10 @@ class TaskReader:
         run = SegmentRun(file, place, place + 1)
         where = self._runs.where([run])
         with noting(where, DataLoaderUtilsError):
-            table = self._runs.decode(run, self._spec.schema)
-            rows, counts = self._filter(table, [table.num_rows])
-            return counts[0], rows if self._spec.transform is None else transformed(rows, self._spec, where)
+            table, keep, _ = self._decoded(run, None, 0)
+            rows = table if keep is None else table.filter(keep)
+            count = rows.num_rows
+            return count, rows if self._spec.transform is None else transformed(rows, self._spec, where)
 
     def close(self) -> None:
         """Close the open files."""
@@ -221,41 +255,65 @@ class TaskReader:
         return [tables[place] for place in range(len(pieces))]
 
     def _rows_of(self, run: SegmentRun, pieces: Sequence[Piece], epoch: int) -> list[pa.Table]:
-        """The rows of each piece that pass the filter; all pieces are in one run."""
-        table = self._runs.counted(run, self._spec.schema, self._spec.copies, epoch)
-        counted = self._runs.layout(run).counted
-        if counted:
-            table, _ = self._filter(table, [table.num_rows])
-        start = self._runs.start(run)
-        parts = [narrow(table, piece, start) for piece in pieces]
-        copies = self._spec.copies is not None
-        if counted and not copies:
-            return parts
+        """The live rows of each piece; all pieces are in one run."""
+        counted, start, spec = self._runs.layout(run).counted, self._runs.start(run), self._spec
+        table, keep, rows = self._decoded(run, spec.copies, epoch)
+        if counted:  # plan rows are live rows
+            table, keep, rows = table if keep is None else table.filter(keep), None, None
+        if keep is not None:
+            table = table.append_column(KEEP, keep)
+        parts = [narrow(table, piece, start, rows) for piece in pieces]
         table, counts = joined(parts), [part.num_rows for part in parts]
-        if not counted:
-            table, counts = self._filter(table, counts)
-        if copies:
+        if keep is not None:
+            table, counts = kept(table, counts)
+        if spec.copies is not None:
             table, counts = copied(table, counts)
         return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
 
-    def _filter(self, table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:
-        """The requested columns of the live rows, in order, and how many of each of `counts` consecutive rows are live.
+    def _decoded(self, run: SegmentRun, copies: RowCopies | None, epoch: int) -> RowsOfRun:
+        """The requested columns of the run, and which rows are live.
+
+        What decides that is decoded first. All else is decoded only of the live rows, if these are few.
+        """
+        table = self._runs.counted(run, self._first, copies, epoch)
+        recorder().enter("filter")
+        asked = self._asked(table)
+        keep = self._keep(table, asked)
+        if not len(self._rest):
+            return RowsOfRun(asked, keep)
+        rows = None if keep is None else _few(keep)
+        rest = self._asked(self._runs.decode(run, self._rest, rows))
+        recorder().enter("filter")
+        first = asked.filter(keep) if rows is not None and asked.num_columns else asked
+        columns = dict(zip(first.column_names, first.columns, strict=True))
+        columns |= zip(rest.column_names, rest.columns, strict=True)
+        whole = pa.Table.from_arrays([columns[name] for name in self._given.names], schema=self._given)
+        whole = whole.append_column(COPIES, columns[COPIES]) if COPIES in columns else whole
+        return RowsOfRun(whole, keep if rows is None else None, rows)
+
+    def _asked(self, table: pa.Table) -> pa.Table:
+        """The requested columns, of those whose top-level columns the table has; and that of counts."""
+        spec, read = self._spec, set(table.column_names)
+        if spec.given.equals(spec.schema):
+            return table
+        asked = [name for name in spec.given.names if top_level(spec.schema, name) in read]
+        return project(table, [*asked, COPIES] if COPIES in read else asked)
+
+    def _keep(self, table: pa.Table, asked: pa.Table) -> pa.Array | None:
+        """Which rows are live, Arrow bools [rows]; None for all.
 
         Live rows satisfy the filter, belong to the subset, and have no null that drops them.
+
+        Args:
+            table: has at least the columns that decide.
+            asked: those of them that are requested.
         """
-        recorder().enter("filter")
         spec = self._spec
-        asked = table if spec.given.equals(spec.schema) else project(table, spec.given.names)
-        if COPIES in table.column_names and asked is not table:
-            asked = asked.append_column(COPIES, table.column(COPIES))
         masks = [spec.converter.null_mask(asked), None if spec.chosen is None else spec.chosen.mask(table)]
         if spec.predicate is not None and not spec.decided:
             masks.append(evaluate(table.select(spec.predicate_columns), spec.predicate))
         keep = reduce(pc.and_, given) if (given := [mask for mask in masks if mask is not None]) else None
-        if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()):
-            return asked, list(counts)
-        live = [pc.sum(keep.slice(*span), min_count=0).as_py() for span in spans_of(counts)]
-        return asked.filter(keep), live
+        return None if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()) else keep
 
     def _converted(self, tables: list[pa.Table], where: str) -> tuple[Block, list[Span]]:
         """The converted output of the transform, and each table's range of rows in it."""

@@ -20,6 +20,7 @@ from torch_dataloader_utils.hashing import Choice, number_hash
 from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.reading.decoding import numbers_of
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.roaring import rows_in
@@ -265,10 +266,7 @@ class _LiveReader:
             return arrays
         counts = [len(arrays[0]) if segment.rows is None else segment.rows for segment in segments]
         with during("delete"):
-            if numbers != self._kept[0]:
-                mask = self._live_rows.live(segments, counts)
-                self._kept = (numbers, None if mask is None else _kept(mask))
-            kept = self._kept[1]
+            kept = self._left(segments, counts)
             return arrays if kept is None else [kept.of(array) for array in arrays]
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
@@ -278,6 +276,26 @@ class _LiveReader:
     def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
         """As the file's own reader decides."""
         return self._inner.together(columns, rows)
+
+    def read_rows(
+        self, segment_numbers: Sequence[int], columns: Sequence[str], rows: Positions
+    ) -> Mapping[str, pa.ChunkedArray]:
+        """As the file's own reader, if it is known which of the file's rows these are."""
+        segments = [self._segments[number] for number in segment_numbers]
+        if any(segment.rows is None for segment in segments):
+            return {}
+        with during("delete"):
+            kept = self._left(segments, [segment.rows or 0 for segment in segments])
+            stored = rows if kept is None else numbers_of(kept.mask)[rows]
+        return self._inner.read_rows(segment_numbers, columns, stored)
+
+    def _left(self, segments: Sequence[Segment], counts: Sequence[int]) -> _Kept | None:
+        """The rows of these segments that are left, by their numbers of rows; None for all."""
+        numbers = [segment.number for segment in segments]
+        if numbers != self._kept[0]:
+            mask = self._live_rows.live(segments, counts)
+            self._kept = (numbers, None if mask is None else _kept(mask))
+        return self._kept[1]
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.base import Format, Reader
-from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.model import FileLayout, Segment
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.testing.samples import Write, WrittenFile, sample_tables, written
@@ -167,6 +168,21 @@ def _check_columns(file: WrittenFile, reader: Reader) -> None:
             array.validate(full=True)
     if not file.format.typed:
         _require_same(reader.schema.types, file.table.schema.types, "the types of a reader of untyped files")
+    _check_rows(file, reader)
+
+
+def _check_rows(file: WrittenFile, reader: Reader) -> None:
+    """`read_rows` returns those of the rows that `read` does, of any of the columns."""
+    names = file.table.column_names
+    read = dict(zip(names, reader.read(file.numbers, names), strict=True))
+    for step in (1, 2, max(1, file.table.num_rows - 1)):
+        for rows in (np.arange(0, file.table.num_rows, step), np.arange(file.table.num_rows)[-step:]):
+            found = reader.read_rows(file.numbers, names, rows)
+            _require(set(found) <= set(names), f"read_rows({names}): got the columns {list(found)}.")
+            for name, array in found.items():
+                what = f"column {name}, rows {rows.tolist()} by read_rows()"
+                _require_same(array.type, read[name].type, f"the type of {what}")
+                _require_same(array.to_pylist(), read[name].take(as_arrow(rows)).to_pylist(), what)
 
 
 def _check_schema(file: WrittenFile) -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -87,7 +89,7 @@ class ParquetReader(Reader):
         return [arrays[name] for name in names]
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
-        """Those of the columns of fixed width in a local file that are stored as the package's own decoder knows."""
+        """Those of the columns of a local file that are stored as the package's own decoder knows."""
         return {} if self._pages is None else self._pages.chunks(segment_numbers, columns)
 
     def _by_pages(self, decoder: PageDecoder, groups: list[int], names: list[str]) -> dict[str, pa.ChunkedArray]:
@@ -99,6 +101,12 @@ class ParquetReader(Reader):
             arrays = decoder.read(groups, names)
         self._unread.update(leaf for name in names if name not in arrays for leaf in self._by_name[name])
         return arrays
+
+    def read_rows(
+        self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
+    ) -> Mapping[str, pa.ChunkedArray]:
+        """Those of the columns that the package's own decoder decodes at these rows alone."""
+        return {} if self._pages is None else self._pages.read_rows(segment_numbers, columns, rows)
 
     def _stored(self, groups: Sequence[int], names: Sequence[str]) -> int:
         """The stored bytes of columns of these row groups."""

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, chain, compress, groupby, starmap
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,12 @@ _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _MOST_BYTES = 32 << 20  # decoded bytes of one call: some 10 ms of work, and few enough for every thread to hold them
 _MOST_CHUNK = 1 << 30  # bytes of a chunk: of larger ones, pyarrow reads a page at a time
 
+_LEAST_ROOM = 1 << 16  # bytes, so that a few strings of a dictionary have room
+
 _FLAT, _CODES, _LISTS, _TEXTS = range(4)  # what columns become
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Ranges: TypeAlias = npt.NDArray[np.int64]  # [n, 2]: `[first, last)`, ascending
 
 
 class _Form(NamedTuple):
@@ -134,6 +139,26 @@ def left_to_pyarrow(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str
     return [name for name in names if codecs.get(name) not in known]
 
 
+class _Part(NamedTuple):
+    """A row group, or some of its rows.
+
+    Attributes:
+        group: its number.
+        rows: those that are decoded.
+        ranges: which these are; None for all.
+    """
+
+    group: int
+    rows: int
+    ranges: Ranges | None = None
+
+    @classmethod
+    def of(cls, group: int, ranges: Ranges) -> _Part:
+        """The rows in these ranges."""
+        ranges = np.ascontiguousarray(ranges, np.int64)
+        return cls(group, int((ranges[:, 1] - ranges[:, 0]).sum()), ranges)
+
+
 class PageDecoder:
     """Decodes columns of an open file. Used by one thread at a time.
 
@@ -179,18 +204,44 @@ class PageDecoder:
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
-        forms = self._forms.of(columns)
-        if not forms:
+        counts = self._counts(groups)
+        return self._read([_Part(*part) for part in zip(groups, counts, strict=True)], self._forms.of(columns))
+
+    def read_rows(self, groups: Sequence[int], columns: Sequence[str], rows: Numbers) -> dict[str, pa.ChunkedArray]:
+        """As `read`, only the rows with these numbers among those of the row groups, and no lists.
+
+        Args:
+            groups: the numbers of the row groups.
+            columns: names of columns.
+            rows: int64 [n], ascending.
+        """
+        ends = np.cumsum([0, *self._counts(groups)])
+        ranges = _ranges(rows, ends[1:-1])
+        places = np.searchsorted(ranges[:, 0], ends).tolist()
+        cuts = zip(groups, ends, places, places[1:], strict=False)
+        parts = [_Part.of(group, ranges[i:j] - end) for group, end, i, j in cuts if i < j]
+        forms = self._forms.of(columns).items()
+        return self._read(parts, {name: form for name, form in forms if form.becomes != _LISTS})
+
+    def _counts(self, groups: Sequence[int]) -> list[int]:
+        return [self._metadata.row_group(group).num_rows for group in groups]
+
+    def _read(self, parts: Sequence[_Part], forms: Mapping[str, _Form]) -> dict[str, pa.ChunkedArray]:
+        if not forms or not parts:
             return {}
         names = sorted(forms, key=lambda name: forms[name].becomes)
-        chunks, fits = self._chunks(groups, {name: forms[name] for name in names})
+        chunks, fits = self._chunks([part.group for part in parts], {name: forms[name] for name in names})
         names, chunks = list(compress(names, fits.tolist())), chunks[fits]
         if not chunks["rows"].any():
             return {}
+        counts = np.array([part.rows for part in parts])
+        for place, ranges in enumerate(part.ranges for part in parts):
+            if ranges is not None:
+                chunks["ranges"][:, place], chunks["picked"][:, place] = ranges.ctypes.data, len(ranges)
         outputs: list[_Output] = []
         for becomes, part in groupby(names, key=lambda name: forms[name].becomes):
             first, alike = sum(len(output.forms) for output in outputs), {name: forms[name] for name in part}
-            outputs.append(_OUTPUTS[becomes](alike, chunks[first : first + len(alike)]))
+            outputs.append(_OUTPUTS[becomes](alike, chunks[first : first + len(alike)], counts))
         fetched: list[tuple[int, pa.Buffer]] = []  # of files that are not on this machine, in the order of the chunks
         left = np.ones(len(names), np.bool_)
         try:
@@ -205,19 +256,20 @@ class PageDecoder:
         except MemoryError:  # a damaged footer may name any sizes; pyarrow says what is wrong
             return {}
         finally:  # for pyarrow
-            for place, content in compress(fetched, np.repeat(left, len(groups)).tolist()):
+            for place, content in compress(fetched, np.repeat(left, len(parts)).tolist()):
                 self._source.put_back(place, content)
-        recorder().count("bytes_decoded", int(chunks["length"][~left].sum()))
+        recorder().count("bytes_decoded", int(chunks["used"][~left].sum()))
         arrays = dict(chain.from_iterable(output.arrays() for output in outputs))
-        return {name: arrays[name] for name in columns if name in arrays}
+        return {name: arrays[name] for name in forms if name in arrays}
 
     def chunks(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, Chunks]:
-        """Of the columns of fixed width, a chunk for each of these row groups; none of a file that is not local."""
-        flat = {n: form for n, form in self._forms.of(columns).items() if form.becomes == _FLAT and not form.decimal}
-        if not flat or isinstance(self._source, RemoteFile):
+        """A chunk for each of these row groups, of columns that are not codes or decimals, in a local file."""
+        forms = self._forms.of(columns).items()
+        plain = {name: form for name, form in forms if form.becomes != _CODES and not form.decimal}
+        if not plain or isinstance(self._source, RemoteFile):
             return {}
-        chunks, fits = self._chunks(groups, flat)
-        return {name: own for name, own, fit in zip(flat, chunks, fits.tolist(), strict=True) if fit}
+        chunks, fits = self._chunks(groups, plain)
+        return {name: own for name, own, fit in zip(plain, chunks, fits.tolist(), strict=True) if fit}
 
     def _fetched(self, chunks: Chunks) -> Iterator[tuple[int, pa.Buffer]]:
         """The places in the file of these chunks, and their bytes, where they are decoded from."""
@@ -315,10 +367,11 @@ class _Output(ABC):
     Args:
         forms: how they are stored, by name.
         chunks: of each column in each row group, [columns, row groups].
+        counts: int64 [row groups], the rows of each that are decoded.
     """
 
-    def __init__(self, forms: Mapping[str, _Form], chunks: Chunks) -> None:
-        self.forms, self.chunks = forms, chunks
+    def __init__(self, forms: Mapping[str, _Form], chunks: Chunks, counts: Numbers) -> None:
+        self.forms, self.chunks, self.counts = forms, chunks, counts
 
     @abstractmethod
     def allocate(self, row_bytes: Mapping[str, float]) -> None:
@@ -351,7 +404,7 @@ class _Flat(_Output):
 
     def allocate(self, row_bytes: Mapping[str, float]) -> None:
         """A buffer of values for each column; validity of all in one, because few columns have nulls."""
-        forms, rows = self.forms.values(), self.chunks["rows"][0]
+        forms, rows = self.forms.values(), self.counts
         self._rows = int(rows.sum())
         self._values = [(pa.allocate_buffer if form.width else _bits)(form.room(self._rows)) for form in forms]
         size = -(-self._rows // 8)
@@ -376,9 +429,12 @@ class _ByGroup(_Output):
 
     def allocate(self, row_bytes: Mapping[str, float]) -> None:
         """The buffers of each chunk."""
-        sizes = zip(*(self.chunks[name].tolist() for name in ("rows", "entries", "room")), strict=True)
+        sizes, rows = (
+            zip(*(self.chunks[name].tolist() for name in ("entries", "room")), strict=True),
+            self.counts.tolist(),
+        )
         self._buffers = [
-            [self._made(form, *numbers) for numbers in zip(*column, strict=True)]
+            [self._made(form, *numbers) for numbers in zip(rows, *column, strict=True)]
             for form, column in zip(self.forms.values(), sizes, strict=True)
         ]
         for place, name in enumerate(self.buffers):
@@ -390,9 +446,9 @@ class _ByGroup(_Output):
 
     def _parts(self) -> Iterator[Iterable[Sequence[Any]]]:
         """An array for each chunk."""
-        found = zip(*(self.chunks[name].tolist() for name in ("rows", "nulls", "null_lists", "found")), strict=True)
+        found = zip(*(self.chunks[name].tolist() for name in ("nulls", "null_lists", "found")), strict=True)
         for form, buffers, column in zip(self.forms.values(), self._buffers, found, strict=True):
-            yield starmap(partial(self._part, form), zip(buffers, *column, strict=True))
+            yield starmap(partial(self._part, form), zip(buffers, self.counts.tolist(), *column, strict=True))
 
     @abstractmethod
     def _part(
@@ -409,8 +465,9 @@ class _Texts(_ByGroup):
     def allocate(self, row_bytes: Mapping[str, float]) -> None:
         """Room for as many bytes as rows had so far, which dictionaries do not tell, and at least for those stored."""
         self._most = np.array([row_bytes.get(name, 0.0) for name in self.forms])
-        expected = self._most[:, None] * self.chunks["rows"] * 1.1
-        self.chunks["room"] = np.maximum(self.chunks["room"], expected.astype(np.int64))
+        expected, size = self._most[:, None] * self.counts * 1.1, self.chunks["room"]
+        least = np.maximum(size * self.counts // np.maximum(1, self.chunks["rows"]), np.minimum(size, _LEAST_ROOM))
+        self.chunks["room"] = np.maximum(least, expected.astype(np.int64))
         super().allocate(row_bytes)
 
     def _made(self, form: _Form, rows: int, entries: int, room: int) -> list[pa.Buffer | None]:
@@ -427,7 +484,7 @@ class _Texts(_ByGroup):
         if len(again):
             decode(again)
             self.chunks[short] = again
-        most = (self.chunks["found"] / np.maximum(1, self.chunks["rows"])).max(axis=1)
+        most = (self.chunks["found"] / np.maximum(1, self.counts)).max(axis=1)
         return dict(zip(self.forms, np.maximum(most, self._most).tolist(), strict=True))
 
     def _part(
@@ -481,8 +538,18 @@ class _Lists(_ByGroup):
         return rows, outer, null_lists, 0, [entries]
 
 
-_OUTPUTS: Mapping[int, Callable[[Mapping[str, _Form], Chunks], _Output]]
+_OUTPUTS: Mapping[int, Callable[[Mapping[str, _Form], Chunks, Numbers], _Output]]
 _OUTPUTS = {_FLAT: _Flat, _CODES: _Codes, _LISTS: _Lists, _TEXTS: _Texts}
+
+
+def _ranges(rows: Numbers, borders: Numbers) -> Ranges:
+    """The ranges of consecutive numbers among these ascending ones; none contains a border."""
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = np.diff(rows) != 1
+    at = np.searchsorted(rows, borders)
+    begins[at[at < len(rows)]] = True
+    places = np.flatnonzero(begins)
+    return np.stack([rows[places], rows[np.append(places[1:], len(rows)) - 1] + 1], axis=1)
 
 
 def _bits(nbytes: int) -> pa.Buffer:

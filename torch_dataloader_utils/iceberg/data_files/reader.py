@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.events import during
@@ -23,6 +24,7 @@ from torch_dataloader_utils.iceberg.data_files.pruning import value_ranges
 from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
+from torch_dataloader_utils.reading.decoding import numbers_of
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
 
@@ -112,14 +114,41 @@ class IcebergReader:
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over the remaining rows of these segments, in the table's types."""
-        numbers = list(self._segments) if self._whole else list(segment_numbers)
-        segments = [self._segments[number] for number in numbers]
-        made = [self._columns[name] for name in columns]
+        return self._read(segment_numbers, columns)
+
+    def read_rows(
+        self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
+    ) -> dict[str, pa.ChunkedArray]:
+        """Those of the columns that are stored as a column of which the file's reader reads some rows."""
+        segments = self._read_segments(segment_numbers)
+        live = self._live(segments)
+        stored = rows if live is None else numbers_of(live)[rows]
+        sources = {name: self._columns[name].sources for name in columns if len(self._columns[name].sources) == 1}
+        wanted = list(dict.fromkeys(source for (source,) in sources.values() if source != ROW_NUMBERS))
+        found = self._inner.read_rows([segment.number for segment in segments], wanted, stored)
+        with Naming(self.path, f"columns {', '.join(columns)}"):
+            return {
+                name: self._columns[name].build([found[source]], len(rows))
+                for name, (source,) in sources.items()
+                if source in found
+            }
+
+    def _read_segments(self, numbers: Sequence[int]) -> list[Segment]:
+        return [self._segments[number] for number in (self._segments if self._whole else numbers)]
+
+    def _live(self, segments: Sequence[Segment]) -> pa.Array | None:
+        """Which rows of these segments are left: Arrow bools; None for all."""
+        numbers = [segment.number for segment in segments]
         if numbers != self._masked[0]:
             with during("delete"):
                 dead = {} if self._by_value is None else self._by_value.dead(segments)
                 self._masked = (numbers, live_mask(segments, self._positions, dead))
-        live = self._masked[1]
+        return self._masked[1]
+
+    def _read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
+        segments = self._read_segments(segment_numbers)
+        made = [self._columns[name] for name in columns]
+        live = self._live(segments)
         names = dict.fromkeys(name for column in made for name in column.sources)
         by_name = self._sources(segments, list(names))
         rows = sum(segment.rows or 0 for segment in segments)
