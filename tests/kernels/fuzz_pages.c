@@ -140,9 +140,12 @@ int main(int count, char **arguments) {
         if (!chunk.entry) chunk.entries = chunk.rows;
         size_t rows = (size_t)chunk.rows, entries = (size_t)chunk.entries;
         if (!chunk.entry && drawn(2)) rows = entries = pick(&chunk);
+        if (chunk.type == BOOLEAN) chunk.width = (int64_t)drawn(2); /* bits, or bytes */
+        if (!drawn(4)) chunk.blank = (int64_t)drawn((uint64_t)INT64_MAX);
+        if (is_text(&chunk) && !drawn(4)) chunk.base = (int64_t)drawn((uint64_t)chunk.room + 1);
         if (chunk.coded && !drawn(4)) chunk.coded = 1 + (int64_t)drawn((uint64_t)chunk.coded);
         size_t size = is_text(&chunk) ? (size_t)chunk.room : entries * (size_t)chunk.width;
-        if (chunk.type == BOOLEAN) size = (entries + 7) / 8;
+        if (chunk.type == BOOLEAN && !chunk.width) size = (entries + 7) / 8;
         chunk.values = (int64_t)(intptr_t)cleared(size);
         chunk.valid = chunk.most > chunk.entry ? (int64_t)(intptr_t)cleared((entries + 7) / 8) : 0;
         size_t ends = (chunk.coded ? (size_t)chunk.coded : rows) + 1;
