@@ -219,7 +219,7 @@ def _check_codes(asked: Leaves, plans: Sequence[ColumnPlan], types: Mapping[str,
 def _plans(fields: Sequence[_Field], asked: _Asked) -> Iterator[ColumnPlan]:
     """The plan of each leaf; if no option is by column, those of one type share their conversion."""
     given = (asked.options.dtypes, asked.nulls.given, asked.decimals.given, asked.strings.given, asked.lists.given)
-    named = any(isinstance(each, Mapping) and each.keys() != {ALL} for each in given)
+    named = any(isinstance(each, Mapping) and set(each) != {ALL} for each in given)
     filled = any(isinstance(getattr(policy, "value", None), Mapping) for policy in asked.nulls.given.values())
     by_column = named or filled or bool(asked.joined)
     alike: dict[pa.DataType, ColumnPlan] = {}
