@@ -372,4 +372,4 @@ def test_columns_as_parquet_has_them_are_returned_as_they_are(tmp_path: Path) ->
     path = write(pa.table([pa.array([1, None]), pa.array(["x", None])], schema=schema), tmp_path / "f")
     found = read_rows(path, IcebergTable(schema))
     assert found.equals(pq.read_table(path))
-    assert all(buffer.is_mutable for buffer in found["a"].chunk(0).buffers())
+    assert found["a"].chunk(0).buffers()[1].is_mutable

@@ -32,13 +32,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The stored bytes of each row group that is decoded, once for each time."""
     found: list[int] = []
-    read = ParquetReader.read
 
-    def noted(self: Any, groups: Any, columns: Any) -> Any:
-        found.extend(self.metadata.metadata.row_group(group).total_byte_size for group in groups)
-        return read(self, groups, columns)
+    def noted(method: Any) -> Any:
+        def called(self: Any, groups: Any, columns: Any) -> Any:
+            arrays = method(self, groups, columns)
+            found.extend(self.metadata.metadata.row_group(group).total_byte_size for group in groups if len(arrays))
+            return arrays
 
-    monkeypatch.setattr(ParquetReader, "read", noted)
+        return called
+
+    for method in (ParquetReader.read, ParquetReader.chunks):
+        monkeypatch.setattr(ParquetReader, method.__name__, noted(method))
     return found
 
 

@@ -221,7 +221,8 @@ def _plans(fields: Sequence[_Field], asked: _Asked) -> Iterator[ColumnPlan]:
     given = (asked.options.dtypes, asked.nulls.given, asked.decimals.given, asked.strings.given, asked.lists.given)
     named = any(isinstance(each, Mapping) and set(each) != {ALL} for each in given)
     filled = any(isinstance(getattr(policy, "value", None), Mapping) for policy in asked.nulls.given.values())
-    by_column = named or filled or bool(asked.joined)
+    coded = any(isinstance(codes.values, Mapping) for codes in codes_in(asked.strings.given).values())
+    by_column = named or filled or coded or bool(asked.joined)
     alike: dict[pa.DataType, ColumnPlan] = {}
     for field in fields:
         known = alike.get(field.type)
