@@ -1,7 +1,7 @@
 """Recycled memory: large buffers are leased, and return to the pool when the last view of them is gone.
 
 Each fresh multi-megabyte allocation costs a page fault per 4 KiB page; a recycled one costs nothing. The lease is a new
-numpy array over the same memory, and `weakref.finalize` on it fires only after every numpy slice and tensor made from
+numpy array over the same memory, and a weak reference to it fires only after every numpy slice and tensor made from
 it is gone (a view keeps the lease alive as its base).
 """
 
@@ -23,6 +23,13 @@ _SHARED = 1 << 18  # bytes of a lease that several share: few enough that keepin
 _ALIGN = 64  # bytes: where in a lease they begin
 
 
+class _Lease(weakref.ref):  # type: ignore[type-arg]
+    """A leased array, and its memory. What is called when it is gone is no Python code, in which a Ctrl-C is lost."""
+
+    __slots__ = ("memory",)
+    memory: bytearray
+
+
 class BufferPool:
     """Writable buffers, reused once their last view is gone. Threads may share a pool; it is empty after unpickling.
 
@@ -35,7 +42,8 @@ class BufferPool:
     """
 
     def __init__(self) -> None:
-        self._returned: deque[bytearray] = deque()  # finalizers append to it, on any thread
+        self._out: dict[int, _Lease] = {}  # by id
+        self._returned: deque[Any] = deque()  # of these, those whose arrays are gone; appended to on any thread
         self._idle: dict[int, list[bytearray]] = {}  # by size, the most recently used size last
         self._leased = self._most = 0  # bytes leased now, and at most
         self.idle_bytes = 0
@@ -55,7 +63,9 @@ class BufferPool:
             self.made += 1
             memory = self._fresh(size)
         array = np.frombuffer(memory, dtype=np.uint8)
-        weakref.finalize(array, self._returned.append, memory).atexit = False
+        lease = _Lease(array, self._returned.append)
+        lease.memory = memory
+        self._out[id(lease)] = lease
         return array[:nbytes]
 
     def leases(self, sizes: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
@@ -83,7 +93,8 @@ class BufferPool:
     def _recycled(self, size: int) -> bytearray | None:
         """An idle buffer that fits, now leased; None if there is none, and the caller makes one of this size."""
         for _ in range(len(self._returned)):
-            memory = self._returned.popleft()
+            memory = self._out.pop(id(lease := self._returned.popleft())).memory
+            del lease
             self._leased -= len(memory)
             self.idle_bytes += len(memory)
             self._idle.setdefault(len(memory), []).append(memory)
