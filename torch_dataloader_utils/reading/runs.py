@@ -186,10 +186,12 @@ class RunReader:
         }
         return [by_name[item.name] for item in wanted]
 
+    def holds(self, runs: Sequence[SegmentRun]) -> bool:
+        """Whether `chunks` may have columns of these runs: read alone, from files that are open together."""
+        return self.alone and len({run.file for run in runs}) <= self._most_open
+
     def chunks(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> dict[str, Chunks]:
-        """Those of the columns that `kernels.pages` decodes, of all these runs, while their files are kept open."""
-        if not self.alone or len({run.file for run in runs}) > self._most_open:
-            return {}
+        """Those of the columns that `kernels.pages` decodes, of all these runs, which it `holds`."""
         items = [item for item in wanted if item.name not in self._spec.partition_names]
         parts: list[Mapping[str, Chunks]] = []
         for run in runs:

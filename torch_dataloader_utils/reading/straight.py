@@ -53,7 +53,7 @@ class StraightReader:
         """
         forms: Mapping[str, object] = self._numbers if places is not None else {**self._ragged, **self._numbers}
         named = [item for item in wanted if item.name in forms]
-        if not named or not delivers():
+        if not named or not delivers() or not self._runs.holds(runs):
             return {}
         recorder().enter("decode")
         with noting(lambda: self._runs.where(runs), DataLoaderUtilsError), self._runs.unchanged(runs):

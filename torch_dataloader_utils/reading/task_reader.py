@@ -94,7 +94,7 @@ class TaskReader:
     def _of_whole_runs(self, task: Task) -> Block | None:
         """The rows of a task of whole runs, of which numbers are decoded to where they are delivered; else None."""
         found, spec = self._stand_alone(task), self._spec
-        if found is None or task.rows is None or not spec.local:
+        if found is None or task.rows is None:
             return None
         runs = [found[0][owner] for owner in found[1]]
         if len(set(runs)) < len(runs):

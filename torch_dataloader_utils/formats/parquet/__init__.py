@@ -31,7 +31,7 @@ from torch_dataloader_utils.formats.parquet.guards import (
     int96_columns,
     names_above,
 )
-from torch_dataloader_utils.formats.parquet.pages import PageDecoder, left_to_pyarrow
+from torch_dataloader_utils.formats.parquet.pages import PageDecoder, chunk_start, left_to_pyarrow
 from torch_dataloader_utils.formats.parquet.pruning import row_group_pruner
 from torch_dataloader_utils.formats.sizes import LEAST_WIDTH, fixed_width, leaf_count, storage_type
 from torch_dataloader_utils.kernels.library import pages_library
@@ -335,9 +335,7 @@ def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] 
 
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """The byte range of a column chunk in the file, half-open."""
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        start = min(start, chunk.dictionary_page_offset)
+    start = chunk_start(chunk)
     return start, start + chunk.total_compressed_size
 
 

@@ -345,14 +345,19 @@ _OF_CHUNK = ("codec", "start", "length", "room", "entries")  # those that the fo
 
 def _stored(chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int, int, int]:
     """What the footer says of a chunk; codec -1: one that is not decoded here."""
-    start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
     return (
         _CODECS.get(chunk.compression, -1),
-        dictionary if dictionary and dictionary < start else start,
+        chunk_start(chunk),
         chunk.total_compressed_size,
         chunk.total_uncompressed_size,
         chunk.num_values,
     )
+
+
+def chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+    """Where in the file its first page begins: that of its dictionary, if it has one."""
+    start, dictionary = chunk.data_page_offset, chunk.dictionary_page_offset
+    return int(min(start, dictionary) if chunk.has_dictionary_page and dictionary else start)
 
 
 def _refused(chunks: Chunks) -> npt.NDArray[np.bool_]:
