@@ -90,6 +90,21 @@ def test_the_loader_goes_on_when_an_iterator_is_collected(folder: str, driver: s
     loader.dataset.close()
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_letting_go_of_an_iterator_at_its_end_runs_no_code_in_which_a_ctrl_c_is_lost(
+    folder: str, num_workers: int
+) -> None:
+    loader, _ = StructuredDataset.create_dataloader(folder, batch_size=64, num_workers=num_workers)
+    batches = iter(loader)
+    for _ in batches:
+        pass
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_qualname) if event == "call" else None)
+    del batches
+    sys.setprofile(None)
+    assert calls == []
+
+
 @pytest.mark.parametrize("driver", ["inline", "pool", "processes"])
 def test_an_iterator_that_lives_to_the_end_of_the_program_is_no_trouble(
     folder: str, tmp_path: Path, driver: str

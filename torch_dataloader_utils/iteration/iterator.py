@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ class BatchIterator:
         self._passes = passes
         self._meter = passes.meter
         self._pass: Pass | None = None
+        self._unfinished: Iterator[None] = iter(())  # closes the pass of an iterator that is let go before its end
         self._spent = False
         self._ended: Mapping[str, Any] | None = None  # the state that was loaded, if it was that of an ended pass
 
@@ -75,9 +76,11 @@ class BatchIterator:
             current = self._pass
             begins = current is None
             if current is None:
-                current = self._pass = self._begin()
-            if current is None:
-                return END
+                current = self._begin()
+                if current is None:
+                    return END
+                self._pass, self._unfinished = current, _closes(current)
+                next(self._unfinished)
             if current.closed or self._passes.live is not current:
                 return self._after(current)
             batch = current.take()
@@ -121,6 +124,7 @@ class BatchIterator:
     def _finished(self, current: Pass) -> Any:
         current.over = True
         self._passes.finish(current)
+        next(self._unfinished, None)
         return END
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,9 +160,17 @@ class BatchIterator:
         with self._passes.ended(lambda: self._pass):
             pass
 
-    def __del__(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
-        # The passes keep its progress; its reading ends with this iterator. A finalizer from outside could not end it:
-        # what it holds would never be collected, because a user's function may hold the iterator. The collector runs in
-        # any thread, so this does not wait for the turn; nobody takes a batch of an iterator that is gone.
-        if self._pass is not None and not exiting():
-            self._pass.close()
+
+def _closes(current: Pass, exiting: Callable[[], bool] = sys.is_finalizing) -> Iterator[None]:
+    """Once begun, closes this pass when it is continued or let go.
+
+    The passes keep the progress of an iterator; its reading ends with it. A finalizer from outside could not end it:
+    what it holds would never be collected, because a user's function may hold the iterator. A `__del__` would run at
+    the end of each epoch, too, where a Ctrl-C is lost. The collector runs in any thread, so this does not wait for the
+    turn; nobody takes a batch of an iterator that is gone.
+    """
+    try:
+        yield
+    finally:
+        if not exiting():
+            current.close()
