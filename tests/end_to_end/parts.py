@@ -19,8 +19,8 @@ from torch_dataloader_utils import Sample, StructuredDataset, Subsets
 from torch_dataloader_utils.class_weights.draws import ClassDraw
 from torch_dataloader_utils.hashing import Choice, name_hash
 from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.schemas.value_hashes import key_hashes
 from torch_dataloader_utils.subsets.choice import choice_of
-from torch_dataloader_utils.subsets.keys import key_hashes
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
 
 Seen = Counter[Hashable]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch_dataloader_utils import Sample, Subsets
 from torch_dataloader_utils.hashing import name_hash, number_hash, number_hashes
 from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.schemas.value_hashes import key_hashes
 from torch_dataloader_utils.subsets.choice import bounds, choice_of
-from torch_dataloader_utils.subsets.keys import key_hashes
 
 
 def hashes(values: list[Any], kind: pa.DataType | None = None) -> list[int]:

@@ -1,4 +1,4 @@
-"""The compiled libraries of rows.c and pages.c, if there was a C compiler when the package was built.
+"""The compiled libraries of the C files beside this one, if there was a C compiler when the package was built.
 
 `hatch_build.py` compiles each into the file that `paths` names, for which it runs this file, without the package's
 dependencies. The name holds a digest of the source, so that a library of another version of it is never loaded. It
@@ -46,7 +46,7 @@ _OF_PAGES = {
 
 def paths() -> dict[Path, Path]:
     """The files of the libraries that are compiled from the present sources, by source."""
-    return {source: path(source) for source in (SOURCE, PAGES)}
+    return {source: path(source) for source in sorted(Path(__file__).parent.glob("*.c"))}
 
 
 def path(source: Path | None = None) -> Path:
@@ -58,7 +58,7 @@ def path(source: Path | None = None) -> Path:
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """That of rows.c, whose functions release the GIL; None if there is none for this source and machine."""
-    return _loaded(path(), _ARGUMENTS, "numpy does its work, and shuffling rows takes longer")
+    return loaded(SOURCE, _ARGUMENTS, "numpy does its work, and shuffling rows takes longer")
 
 
 @lru_cache(maxsize=1)
@@ -66,13 +66,21 @@ def pages_library() -> ctypes.CDLL | None:
     """That of pages.c, likewise."""
     if os.name != "posix" or sys.byteorder != "little":  # it reads files by pread, and numbers as they are stored
         return None
-    found = _loaded(path(PAGES), _OF_PAGES, "pyarrow does its work, and decoding Parquet files takes longer")
+    found = loaded(PAGES, _OF_PAGES, "pyarrow does its work, and decoding Parquet files takes longer")
     if found is not None:
         found.tdu_prepare()
     return found
 
 
-def _loaded(file: Path, functions: Mapping[str, Sequence[Any]], otherwise: str) -> ctypes.CDLL | None:
+def loaded(source: Path, functions: Mapping[str, Sequence[Any]], otherwise: str) -> ctypes.CDLL | None:
+    """The library of a source, with the arguments of its functions; None if there is none for this source and machine.
+
+    Args:
+        source: the C file.
+        functions: the types of each function's arguments, by name; they return nothing.
+        otherwise: what happens without it, for the warning of one that cannot be loaded.
+    """
+    file = path(source)
     try:
         made = file.read_bytes()
     except OSError:  # not compiled, or not readable
