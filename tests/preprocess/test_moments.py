@@ -139,6 +139,7 @@ def test_repetition_is_addition():
         assert repeated == Moments()
         repeated.add_repeated(value, 3)
         assert repeated == of([value] * 3)
+        assert repr(repeated.sums) == repr(of([value] * 3).sums)  # 0.0 and -0.0 are equal
     with pytest.raises(ValueError, match="-1 times"):
         Moments().add_repeated(1.0, -1)
 
