@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -149,6 +150,15 @@ def test_quantiles_ascend(values: list[float], limit: int, shares: list[float]) 
     assert low <= high + slack
 
 
+def test_values_one_by_one() -> None:
+    """Each time a table is full, a call begins with the value that does not fit."""
+    grid, other = Grid(), Grid()
+    for value in range(1_100):
+        grid.add(np.array([value], np.float64))
+        other.add_repeated(value, 1)
+    assert grid == other == of(range(1_100))
+
+
 def test_a_cell_of_several_values_is_a_line() -> None:
     grid = of([1.0, 1.25, 1.5, 1.75, 1.875, -1.0], limited(2))
     assert not grid.exact
@@ -195,12 +205,23 @@ def test_a_million_values_have_close_quantiles(name: str, monkeypatch: pytest.Mo
     assert other == grid
 
 
+def test_halves_are_rounded_as_numpy_rounds_them() -> None:
+    values = np.random.default_rng(0).normal(size=400)
+    for n in range(2, len(values)):
+        assert of(values[:n]).quantiles([0.25, 0.5, 0.9]) == np.quantile(values[:n], [0.25, 0.5, 0.9]).tolist()
+
+
+def time_of(values: npt.NDArray[np.float64]) -> float:
+    """Seconds to count these values ten times, in which those of other threads do not count."""
+    begin = time.thread_time()
+    assert of(np.tile(values, 10)).pairs()[1].tolist() == [10] * len(values)
+    return time.thread_time() - begin
+
+
 def test_round_numbers_are_spread_over_the_table() -> None:
-    """Powers of two and multiples of them: if they shared slots, this would take minutes."""
-    values = np.ldexp(np.arange(1, 32_001), 30)
-    grid = of(np.tile(np.r_[values, -values], 10))
-    assert grid.exact
-    assert grid.pairs()[1].tolist() == [10] * 64_000
+    """Their lower bits are all zero. If they shared slots, each would take some thousand times as long."""
+    round_numbers = np.ldexp(np.arange(1, 32_001), 30)
+    assert time_of(round_numbers) < 20 * time_of(np.random.default_rng(0).random(len(round_numbers)))
 
 
 @pytest.mark.parametrize("wrong", [[1.0, np.nan], [np.inf], [-np.inf, 0.0]])

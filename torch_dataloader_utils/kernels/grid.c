@@ -36,9 +36,9 @@ static uint64_t ordered(double value) {
     return bits ^ (-(bits >> 63) | (uint64_t)1 << 63);
 }
 
-/* Where to look for a cell first. Its upper bits are folded in first: the lower ones of round numbers are all zero. */
+/* Where to look for a cell first: by the upper bits of a product, as the lower ones of round numbers are all zero. */
 static size_t first_slot(uint64_t cell, uint64_t bits) {
-    return (size_t)((cell ^ cell >> 32) * UINT64_C(0x9E3779B97F4A7C15) >> (64 - bits));
+    return (size_t)(cell * UINT64_C(0x9E3779B97F4A7C15) >> (64 - bits));
 }
 
 /* The slot of the cell of a value: its own, or the empty one that it may take. */
