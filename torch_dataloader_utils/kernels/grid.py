@@ -1,0 +1,209 @@
+"""Float64 values counted by cells of a grid: in a hash table of the compiled library, or by numpy, with equal results.
+
+The ordered bits of a value, shifted right, are its cell. The shift is the least with at most so many cells over all
+values seen. So the cells are a function of the multiset of values: not of their order, nor of how they were cut.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_size_t, c_void_p
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from torch_dataloader_utils.hashing import U64
+from torch_dataloader_utils.kernels.library import loaded
+from torch_dataloader_utils.kernels.rows import addresses
+
+F64: TypeAlias = npt.NDArray[np.float64]
+
+_SIGN = np.uint64(1 << 63)
+_AT_ONCE = 1 << 18  # values sorted at a time: their copies fill some 8 MB
+
+
+class Cells(NamedTuple):
+    """Cells of a grid, ascending.
+
+    Attributes:
+        shift: how many of the lower bits a cell spans, 0 to 63.
+        least: the ordered bits of the least value of each cell, uint64 [n].
+        greatest: those of the greatest.
+        counts: how many values each cell has, uint64 [n], at least 1.
+    """
+
+    shift: int
+    least: U64
+    greatest: U64
+    counts: U64
+
+
+def ordered(values: F64) -> U64:
+    """The bits of finite values, [n], such that they order as the values do; -0.0 has those of 0.0."""
+    bits = (values + 0.0).view(np.int64)  # -0.0 becomes 0.0
+    return bits.view(np.uint64) ^ ((bits >> 63).view(np.uint64) | _SIGN)
+
+
+def values_of(bits: U64) -> F64:
+    """The values with these ordered bits, [n]."""
+    return (bits ^ ((~bits.view(np.int64) >> 63).view(np.uint64) | _SIGN)).view(np.float64)
+
+
+def counted(values: F64, shift: int = 0) -> Cells:
+    """The cells of finite values, [n], at this shift."""
+    bits = np.sort(ordered(values))
+    firsts = _firsts(bits[1:] ^ bits[:-1], len(bits), shift)
+    counts = np.diff(firsts, append=len(bits))
+    return Cells(shift, bits[firsts], bits[firsts + counts - 1], counts.astype(np.uint64))
+
+
+def merged(one: Cells, other: Cells, limit: int) -> Cells:
+    """The cells of the values of both, at the least shift at which there are at most `limit` of them (at least 2).
+
+    Args:
+        one: some cells.
+        other: others, of any shift.
+        limit: how many there may be.
+    """
+    least, greatest, counts = (np.concatenate(pair) for pair in zip(one[1:], other[1:], strict=True))
+    order = np.argsort(least, kind="stable")  # merges two sorted runs
+    least = least[order]
+    # At a shift s, neighbours are in two cells if their bits differ at s or above.
+    steps, shift = least[1:] ^ least[:-1], max(one.shift, other.shift)
+    if len(steps) >= limit:
+        shift = max(shift, int(np.partition(steps, -limit)[-limit]).bit_length())
+    firsts = _firsts(steps, len(order), shift)
+    if not len(firsts):  # `reduceat` takes no empty array
+        return one
+    return Cells(
+        shift,
+        least[firsts],
+        np.maximum.reduceat(greatest[order], firsts),
+        np.add.reduceat(counts[order], firsts),
+    )
+
+
+def _firsts(steps: U64, n: int, shift: int) -> npt.NDArray[np.intp]:
+    """Which of `n` sorted bits are the first of a cell, by where neighbours differ, [n - 1]."""
+    first = np.ones(n, np.bool_)
+    np.greater_equal(steps, np.uint64(1 << shift), out=first[1:])
+    return np.flatnonzero(first)
+
+
+def no_cells() -> Cells:
+    """Those of no value."""
+    return counted(np.empty(0))
+
+
+class CellCounter(Protocol):
+    """Counts values by cells, of which there are never more than a limit."""
+
+    def add(self, values: F64) -> None:
+        """Count finite values, [n], contiguous and aligned."""
+
+    def merge(self, cells: Cells) -> None:
+        """Count the values of cells, of any shift."""
+
+    def cells(self) -> Cells:
+        """The cells of all values so far. Their arrays are never written to again."""
+
+
+def cell_counter(limit: int) -> CellCounter:
+    """One that has counted nothing, for at most so many cells (at least 2)."""
+    found = library()
+    return SortedCells(limit) if found is None else HashedCells(found, limit)
+
+
+class SortedCells:
+    """Counts values by sorting them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._cells = limit, no_cells()
+
+    def add(self, values: F64) -> None:
+        """Count finite values."""
+        for first in range(0, len(values), _AT_ONCE):
+            self.merge(counted(values[first : first + _AT_ONCE], self._cells.shift))
+
+    def merge(self, cells: Cells) -> None:
+        """Count the values of cells."""
+        self._cells = merged(self._cells, cells, self._limit)
+
+    def cells(self) -> Cells:
+        """The cells of all values so far."""
+        return self._cells
+
+
+_BITS, _SHIFT, _USED, _ROOM, _DONE = range(5)  # the numbers of the struct `State` of grid.c
+_FEWEST = 10  # a table has 2**10 slots or more
+
+
+class HashedCells:
+    """Counts values in a hash table, at most half full; it fills 3 MiB for 65,536 cells."""
+
+    def __init__(self, found: ctypes.CDLL, limit: int) -> None:
+        self._found, self._limit = found, limit
+        self._load(no_cells())
+
+    def _load(self, cells: Cells) -> None:
+        """Hold these cells alone, in a table that has room for another one if there may be one."""
+        wanted = min(len(cells.least) + 1, self._limit)
+        bits = max(_FEWEST, (2 * wanted - 1).bit_length())
+        self._table = np.zeros((1 << bits, 3), np.uint64)
+        self._state = np.array([bits, cells.shift, 0, min(self._limit, 1 << (bits - 1)), 0], np.uint64)
+        self._insert(cells)
+
+    def _insert(self, cells: Cells) -> int:
+        """Count the values of as many of the cells, of no larger shift, as there is room for."""
+        columns = [np.ascontiguousarray(column) for column in cells[1:]]
+        self._found.tdu_grid_merge(*addresses(self._table, self._state, *columns), len(columns[0]))
+        return int(self._state[_DONE])
+
+    def add(self, values: F64) -> None:
+        """Count finite values."""
+        while len(values):
+            part = values[:_AT_ONCE]
+            self._found.tdu_grid_add(*addresses(self._table, self._state, part), len(part))
+            done = int(self._state[_DONE])
+            if done < len(part) and not self._grow():
+                # A shift that is larger by one would soon be too small again: all values at hand decide.
+                self._load(merged(self.cells(), counted(part[done:], int(self._state[_SHIFT])), self._limit))
+                done = len(part)
+            values = values[done:]
+
+    def _grow(self) -> bool:
+        """Whether a larger table had room for more cells."""
+        if self._state[_ROOM] == self._limit:
+            return False
+        self._load(self.cells())
+        return True
+
+    def merge(self, cells: Cells) -> None:
+        """Count the values of cells."""
+        while cells.shift <= self._state[_SHIFT]:
+            done = self._insert(cells)
+            cells = Cells(cells.shift, *(column[done:] for column in cells[1:]))
+            if not len(cells.least):
+                return
+            if not self._grow():
+                break
+        self._load(merged(self.cells(), cells, self._limit))
+
+    def cells(self) -> Cells:
+        """The cells of all values so far."""
+        used = self._table[self._table[:, 2] > 0]
+        return Cells(int(self._state[_SHIFT]), *used[np.argsort(used[:, 0])].T)
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """That of grid.c, whose functions release the GIL; None if there is none for this source and machine."""
+    functions = {
+        "tdu_grid_add": (c_void_p, c_void_p, c_void_p, c_size_t),
+        "tdu_grid_merge": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
+    }
+    source = Path(__file__).with_name("grid.c")
+    return loaded(source, functions, "numpy does its work, and fitting quantiles takes longer")
