@@ -6,19 +6,22 @@ Golden tests freeze them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-U64: TypeAlias = npt.NDArray[np.uint64]
+from torch_dataloader_utils.errors import UnsupportedTypeError
 
-_GAMMA = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+U64: TypeAlias = npt.NDArray[np.uint64]
+Offsets: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+GAMMA = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
 _CHUNK = 1 << 14  # rows hashed at a time: they stay in the processor's cache
-_LONG = 256  # bytes from which one call of blake2b is faster than steps of a word
+LONGEST_CHAIN = 256  # bytes; above, one call of blake2b is faster than steps of a word
 
 
 def mixed(z: U64) -> U64:
@@ -31,10 +34,15 @@ def mixed(z: U64) -> U64:
     return z
 
 
+def digest(data: bytes | memoryview) -> int:
+    """The first 64 bits of BLAKE2b."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
 def name_hash(*parts: str | int) -> int:
     """A 64-bit hash of a name, such as a path, or of several parts."""
     text = "\x1f".join(map(str, parts))
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
+    return digest(text.encode("utf-8", "surrogateescape"))
 
 
 def number_hash(key: int, number: int) -> int:
@@ -44,13 +52,47 @@ def number_hash(key: int, number: int) -> int:
 
 def number_hashes(key: int, first: int, count: int) -> Iterator[U64]:
     """The hashes of the numbers `[first, first + count)` under a key, some thousands at a time."""
-    steps = np.arange(1, min(count, _CHUNK) + 1, dtype=np.uint64) * np.uint64(_GAMMA)
+    steps = np.arange(1, min(count, _CHUNK) + 1, dtype=np.uint64) * np.uint64(GAMMA)
     for start in range(0, count, _CHUNK):
         part = steps[: count - start]
-        yield mixed(part + np.uint64((key + (first + start) * _GAMMA) & _MASK))
+        yield mixed(part + np.uint64((key + (first + start) * GAMMA) & MASK))
 
 
-def value_hashes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> U64:
+NULL = name_hash("null")  # the hash of a missing value, and what makes that of 0 another than 0
+
+
+def int_hashes(numbers: npt.NDArray[np.int64]) -> U64:
+    """The hash of each whole number, shape [n]."""
+    return mixed(numbers.view(np.uint64) + np.uint64(NULL))
+
+
+def whole(value: float) -> int:
+    """The whole number that a float equals, as which it is hashed.
+
+    Raises:
+        UnsupportedTypeError: there is none from -2**63 to below 2**64.
+    """
+    if value.is_integer() and -(2**63) <= value < 2**64:
+        return int(value)
+    raise UnsupportedTypeError(
+        f"{value!r} has no hash: floats are hashed as the whole numbers that they equal, such as 5.0 as 5, from -2**63 "
+        "to below 2**64."
+    )
+
+
+def crossed(hashes: Sequence[U64]) -> U64:
+    """The hash of each row's values in one or more columns, in order, by those of the values: each of shape [rows]."""
+    rows = np.zeros(len(hashes[0]), np.uint64)
+    for start in range(0, len(rows), _CHUNK):
+        part = rows[start : start + _CHUNK]
+        for column in hashes:
+            part += np.uint64(1)
+            mixed(part)
+            part ^= column[start : start + _CHUNK]
+    return rows
+
+
+def value_hashes(data: npt.NDArray[np.uint8], offsets: Offsets) -> U64:
     """The hash of each value, all bytes of it: shape [values].
 
     Args:
@@ -61,28 +103,34 @@ def value_hashes(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) ->
         _value_hashes(data[offsets[at] : offsets[min(at + _CHUNK, len(offsets) - 1)]], offsets[at : at + _CHUNK + 1])
         for at in range(0, len(offsets) - 1, _CHUNK)
     ]
-    return np.concatenate([np.zeros(0, np.uint64), *parts])
+    hashes: U64 = np.concatenate([np.zeros(0, np.uint64), *parts])
+    hash_long_values(hashes, data, offsets)
+    return hashes
 
 
-def _value_hashes(data: npt.NDArray[np.uint8], absolute: npt.NDArray[np.int64]) -> U64:
-    """The hash of each value; `data` begins with the first."""
+def _value_hashes(data: npt.NDArray[np.uint8], absolute: Offsets) -> U64:
+    """The hash of each value that is not too long; `data` begins with the first."""
     offsets = absolute - absolute[0]
     begins, sizes = offsets[:-1], np.diff(offsets)
-    hashes = mixed(sizes.astype(np.uint64) + np.uint64(_GAMMA))
+    hashes = mixed(sizes.astype(np.uint64) + np.uint64(GAMMA))
     # A word may begin at any byte, and the last one of a value may end after the data.
     padded = np.concatenate([data, np.zeros(8, np.uint8)])
     words: U64 = np.ndarray(len(data) + 1, "<u8", padded, strides=(1,))
-    rows, at = np.flatnonzero((sizes > 0) & (sizes <= _LONG)), 0
+    rows, at = np.flatnonzero((sizes > 0) & (sizes <= LONGEST_CHAIN)), 0
     while len(rows):
         left = np.minimum(sizes[rows] - at, 8).astype(np.uint64)
-        kept = np.uint64(_MASK) >> ((np.uint64(8) - left) * np.uint64(8))
+        kept = np.uint64(MASK) >> ((np.uint64(8) - left) * np.uint64(8))
         hashes[rows] = mixed(hashes[rows] ^ (words[begins[rows] + at] & kept))
         at += 8
         rows = rows[sizes[rows] > at]
-    for row in np.flatnonzero(sizes > _LONG).tolist():
-        value = data[offsets[row] : offsets[row + 1]].tobytes()
-        hashes[row] = int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
     return hashes
+
+
+def hash_long_values(hashes: U64, data: npt.NDArray[np.uint8], offsets: Offsets) -> None:
+    """Set the hashes of values of more than `LONGEST_CHAIN` bytes; arguments as above."""
+    held = data.data
+    for row in np.flatnonzero(np.diff(offsets) > LONGEST_CHAIN).tolist():
+        hashes[row] = digest(held[offsets[row] : offsets[row + 1]])
 
 
 @dataclass(frozen=True, slots=True)
