@@ -21,12 +21,14 @@ EACH = settings(max_examples=150, suppress_health_check=[HealthCheck.function_sc
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["compiled", "numpy"])
+@pytest.fixture(autouse=True, params=["compiled", "numpy", "arrow"])
 def found(request, monkeypatch):
-    if request.param and table.library() is None:
+    """Tables of the compiled library; without it, those of many values, then those of few."""
+    if request.param == "compiled" and table.library() is None:
         pytest.skip("there was no C compiler when the package was installed")
-    if not request.param:
+    if request.param != "compiled":
         monkeypatch.setattr(table, "library", lambda: None)
+        monkeypatch.setattr(table, "_FEW", {"numpy": 0, "arrow": 1_000}[request.param])
 
 
 def ints(bits, signed=True):

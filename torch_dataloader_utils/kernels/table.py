@@ -1,4 +1,4 @@
-"""The places of values among keys that differ: by a table of the compiled library, or by numpy, with equal results."""
+"""The places of values among keys that differ: by the compiled library, or by numpy and Arrow, with equal results."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _ARGUMENTS = {
     "tdu_find": (c_void_p, c_void_p, c_void_p, c_int, c_size_t, c_void_p, c_uint64, c_void_p, c_void_p, c_int),
 }
 _MOST = (1 << 31) - 1  # keys, whose slots 32 bits of a hash reach
+_FEW = 1_000  # keys for which Arrow takes less time to build a table anew than numpy takes to look up a block
 _CACHED = 1 << 15  # sorted keys that stay in the processor's cache, where queries need no order
 
 
@@ -76,6 +77,8 @@ def table_of(keys: Keys) -> KeyTable:
     found = library()
     if found is not None:
         return SlotTable(found, keys)
+    if count <= _FEW:
+        return ArrowTable(keys)
     return SortedBytes(keys) if isinstance(keys, ByteKeys) else SortedInts(keys)
 
 
@@ -89,9 +92,7 @@ class SlotTable:
         slots, found = addresses(self._slots, duplicate)
         library.tdu_build(slots, len(self._slots), *of_keys, count, found)
         self.duplicate = int(duplicate[0]) if duplicate[0] >= 0 else None
-        # A view is counted by whoever owns the memory.
-        own = keys.nbytes if isinstance(keys, np.ndarray) and keys.base is None else 0
-        self.nbytes = self._slots.nbytes + own
+        self.nbytes = self._slots.nbytes + _owned(keys)
 
     def find(self, queries: Keys) -> I64:
         """As `KeyTable`."""
@@ -101,6 +102,21 @@ class SlotTable:
         to, slots = addresses(out, self._slots)
         self._library.tdu_find(to, *of_queries, count, slots, len(self._slots), *of_keys)
         return out
+
+
+class ArrowTable:
+    """Few keys, for Arrow, which builds its own table for each block of queries."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = _as_arrow(keys)
+        self.nbytes = _owned(keys)
+        repeated = _repeated(self._keys)
+        self.duplicate = int(repeated[0]) if len(repeated) else None
+
+    def find(self, queries: Keys) -> I64:
+        """As `KeyTable`."""
+        places = pc.index_in(_as_arrow(queries), value_set=self._keys)
+        return np.asarray(pc.fill_null(places, -1)).astype(np.int64)
 
 
 class SortedInts:
@@ -151,10 +167,14 @@ class SortedBytes:
     def _duplicate(self) -> int | None:
         alike = np.flatnonzero(self._sorted[1:] == self._sorted[:-1])
         among = np.sort(self._order[np.union1d(alike, alike + 1)])
-        codes = np.asarray(self._keys.take(as_arrow(among)).dictionary_encode().indices)
-        firsts = np.unique(codes, return_index=True)[1]
-        later = np.delete(among, firsts)
-        return int(later[0]) if len(later) else None
+        repeated = among[_repeated(self._keys.take(as_arrow(among)))]
+        return int(repeated[0]) if len(repeated) else None
+
+
+def _repeated(keys: pa.Array) -> npt.NDArray[np.intp]:
+    """The places of keys that are equal to one before them, in ascending order."""
+    codes = np.asarray(keys.dictionary_encode().indices)
+    return np.delete(np.arange(len(codes)), np.unique(codes, return_index=True)[1])
 
 
 def _first(ascending: Array, queries: Array) -> npt.NDArray[np.intp]:
@@ -178,7 +198,14 @@ def _hashes(keys: ByteKeys) -> U64:
     return value_hashes(keys.data, keys.offsets.astype(np.int64, copy=False))
 
 
-def _as_arrow(keys: ByteKeys) -> pa.Array:
+def _as_arrow(keys: Keys) -> pa.Array:
+    if not isinstance(keys, ByteKeys):
+        return as_arrow(keys)
     offsets = np.ascontiguousarray(keys.offsets, np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(keys.data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _owned(keys: Keys) -> int:
+    """Bytes of keys that are no view of memory that another owner counts."""
+    return keys.nbytes if isinstance(keys, np.ndarray) and keys.base is None else 0
