@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_dataloader_utils import Codes, Fill
+from torch_dataloader_utils.convert import ids
+from torch_dataloader_utils.convert.buffers import Origin
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, UnknownValueError
 from torch_dataloader_utils.options import ConvertOptions
@@ -247,3 +249,29 @@ def test_one_list_is_the_vocabulary_of_all_columns_and_a_dict_of_those_it_names(
     assert known(Codes({"a": ["x"]})) == {"a": 1, "b": None, "d": None}
     assert known({"*": "codes", "a": Codes(["x"]), "binary": "list"}) == {"a": 1, "b": None, "d": None}
     assert known({"string": "codes"}) == {"a": None, "d": None}
+
+
+def test_a_vocabulary_has_one_table_for_all_blocks_and_copies(monkeypatch):
+    built = []
+    real = ids.table_of
+    monkeypatch.setattr(ids, "table_of", lambda keys: (built.append(keys), real(keys))[1])
+    table = table_of(["b", "a"], ["c", None])
+    made = converter(table, learn=table, nulls=Fill({"c": "b"}))
+    for _ in range(3):
+        assert codes(made, table).tolist() == [1, 0, 2, 1]
+    encoded = table.set_column(0, "c", table["c"].dictionary_encode())
+    assert codes(made.encoded({"c": encoded.schema.field(0).type}), encoded).tolist() == [1, 0, 2, 1]
+    assert len(built) == 1
+    other = made.learned({"c": pa.array(["a", "b", "bb", "c"])})
+    assert codes(other, table).tolist() == [1, 0, 3, 1]
+
+
+def test_a_pickled_leaf_holds_its_vocabulary_once():
+    words = pa.table({"c": [f"word {number}" for number in range(10_000)]})
+    leaf = converter(words, learn=words).codes["c"]
+    size = len(pickle.dumps(leaf))
+    leaf.convert(words["c"].chunks, Origin(False, frozenset(), "the file"))
+    assert len(pickle.dumps(leaf)) == size < 1.1 * len(pickle.dumps(leaf.vocabulary))
+    again = pickle.loads(pickle.dumps(leaf))
+    assert again == leaf
+    assert again.ids.values is again.vocabulary

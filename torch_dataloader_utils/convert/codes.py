@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from torch_dataloader_utils.convert.buffers import Origin, is_binary, plain, plain_chunks, valid_rows
 from torch_dataloader_utils.convert.columns import Array, Dense
+from torch_dataloader_utils.convert.ids import MISSING, UNKNOWN, IdTable
 from torch_dataloader_utils.errors import OptionError, Remedy, UnknownValueError
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.rows import I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class CodesLeaf:
         unknown: the code of values outside of the vocabulary; None: they are errors.
         collected: whether a scan found the vocabulary.
         ways: the remedies of that error.
+        ids: the places of values in the vocabulary.
     """
 
     key: str
@@ -45,8 +48,14 @@ class CodesLeaf:
     unknown: int | None = None
     collected: bool = False
     ways: tuple[Remedy, ...] = field(default=(), compare=False, repr=False)
+    ids: IdTable | None = field(default=None, compare=False, repr=False)
 
     holds_null = False  # every code stands for a value
+
+    def __post_init__(self) -> None:
+        # `replace` takes the table along, which large vocabularies take seconds to build.
+        if self.vocabulary is not None and (self.ids is None or self.ids.values is not self.vocabulary):
+            object.__setattr__(self, "ids", IdTable(self.vocabulary))
 
     @property
     def kind(self) -> type:
@@ -64,21 +73,18 @@ class CodesLeaf:
         Raises:
             UnknownValueError: a value is not in the vocabulary.
         """
-        places = self._places(chunks)
-        # Concatenating also widens shorter ints: one pass, into memory of our own.
-        parts = [np.asarray(pc.fill_null(part, 0)) for part in places]
-        codes = np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int64)
-        known = valid_rows(places)
-        if known is None:
+        codes = self._places(chunks)
+        if not len(codes) or codes.min() >= 0:
             return Dense(codes), None
-        valid = self.valid(chunks)
-        unknown = ~known if valid is None else ~known & valid
-        codes[~known] = self._blank()
+        missing, unknown = codes == MISSING, codes == UNKNOWN
         if unknown.any():
             if self.unknown is None:
                 raise self._unknown(chunks, int(np.argmax(unknown)), origin.where)
             codes[unknown] = self.unknown
-        return Dense(codes), valid
+        if not missing.any():
+            return Dense(codes), None
+        codes[missing] = self._blank()
+        return Dense(codes), ~missing
 
     def valid(self, chunks: Sequence[pa.Array]) -> Array | None:
         """Which values are not null."""
@@ -104,17 +110,10 @@ class CodesLeaf:
         size = None if self.vocabulary is None else len(self.vocabulary)
         return {"kind": "dense", "dtype": "int64", "shape": "[B]", "codes": size}
 
-    def _places(self, chunks: Sequence[pa.Array]) -> list[pa.Array]:
-        """Each value's index in the vocabulary, int32; null where the value is null or unknown."""
-        if self.by_dictionary:
-            return [self._lookup(plain(chunk.dictionary, self.steps[1:])).take(chunk.indices) for chunk in chunks]
-        # In one call, because each call hashes the whole vocabulary.
-        values = pa.chunked_array(plain_chunks(chunks, self.steps), type=self.type)
-        places: list[pa.Array] = self._lookup(values).chunks
-        return places
-
-    def _lookup(self, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        return pc.index_in(values, value_set=self.vocabulary)
+    def _places(self, chunks: Sequence[pa.Array]) -> I64:
+        """Each value's index in the vocabulary, int64 [n] in memory of our own, or `MISSING` or `UNKNOWN`."""
+        assert self.ids is not None
+        return np.concatenate([np.empty(0, np.int64), *map(self.ids.lookup, chunks)])
 
     def _with_nulls(self, chunk: pa.Array) -> pa.Array:
         """An array that is null where the chunk is."""
@@ -125,7 +124,8 @@ class CodesLeaf:
     def _blank(self) -> int:
         """The code of a null."""
         if self.fill is not None:
-            return int(pc.index_in(pa.scalar(self.fill, self.type), value_set=self.vocabulary).as_py())
+            assert self.ids is not None
+            return int(self.ids.lookup(pa.array([self.fill], self.type))[0])
         return self.blank
 
     def _unknown(self, chunks: Sequence[pa.Array], row: int, where: str) -> UnknownValueError:
