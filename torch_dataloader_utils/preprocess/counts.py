@@ -39,7 +39,8 @@ class ValueCounts:
 
     Values are held in 64 partitions by their frozen hash, each compacted when its rows have doubled. Partitions that
     do not fit into memory go to a temporary folder, and are read one at a time. Threads may call `add` and `merge` on
-    one object. `close`, the end of a `with` block, and the object's end remove the folder.
+    one object; it is read once these have returned. `close`, the end of a `with` block, and the object's end remove the
+    folder.
 
     Args:
         kind: the type of the column's values; any width or encoding of it may be added.
@@ -63,6 +64,7 @@ class ValueCounts:
         self.missing = 0
         self._lock = threading.Lock()
         self._shrinking = threading.Lock()
+        self._settling = threading.Lock()
         self._blocks: list[Tally] = []
         self._blocks_bytes = 0
         self._partitions = [_ValuePartition(number, _held_type(self.type)) for number in range(PARTITIONS)]
@@ -101,12 +103,13 @@ class ValueCounts:
 
     def settled(self) -> Self:
         """This object, once every value is held once. All that reads the counts does this first."""
-        with self._lock:
-            blocks, self._blocks, self._blocks_bytes = self._blocks, [], 0
-        self._distribute(blocks)
-        for partition in self._partitions:
-            partition.settle()
-            self._shrink()
+        with self._settling:  # a second reader must not see partitions that the first one still fills
+            with self._lock:
+                blocks, self._blocks, self._blocks_bytes = self._blocks, [], 0
+            self._distribute(blocks)
+            for partition in self._partitions:
+                partition.settle()
+                self._shrink()
         return self
 
     @property
@@ -218,20 +221,20 @@ class ValueCounts:
     def _shrink(self) -> None:
         """Write the largest partitions to files if all take too much memory; a quarter is left to counting itself."""
         with self._shrinking:
-            if self._held() <= self.memory - self.memory // 4:
+            if self._nbytes() <= self.memory - self.memory // 4:
                 return
             enough = self.memory // 2  # so little that this is rare
             for partition in self._largest_first():
-                if self._held() > enough:
+                if self._nbytes() > enough:
                     partition.compact()
             for partition in self._largest_first():
-                if self._held() > enough:
+                if self._nbytes() > enough:
                     partition.spill(self._spilled())
 
     def _largest_first(self) -> list[_ValuePartition]:
         return sorted(self._partitions, key=lambda partition: partition.nbytes, reverse=True)
 
-    def _held(self) -> int:
+    def _nbytes(self) -> int:
         return sum(partition.nbytes for partition in self._partitions)
 
     def _spilled(self) -> Path:
@@ -440,23 +443,29 @@ def _blocks(chunk: pa.Array) -> Iterator[pa.Array]:
 
 def _counted(block: pa.Array, kind: pa.DataType) -> Tally:
     """Values and counts without the missing ones; a value occurs once, unless it does not in the block's dictionary."""
-    if isinstance(block, pa.ExtensionArray):
-        block = block.storage
+    block = _plain(block)
     if pt.is_dictionary(block.type):
         used, counts = _distinct(block.indices.drop_null().cast(pa.int64()).to_numpy())
-        values = block.dictionary.take(as_arrow(used))
+        values = _plain(block.dictionary).take(as_arrow(used))
     elif _held_type(kind) == pa.int64():
         present = block.filter(_present(block)) if _has_missing(block) else block
         numbers, counts = _distinct(_held(present, kind).to_numpy())
         return as_arrow(numbers), counts
     else:
-        views = pt.is_string_view(block.type) or pt.is_binary_view(block.type)
-        found = (block.cast(kind) if views else block).value_counts()  # which loses the nulls of views
+        found = block.value_counts()
         values, counts = found.field(0), found.field(1).to_numpy()
     if _has_missing(values):
         present = _present(values)
         values, counts = values.filter(present), counts[present.to_numpy(zero_copy_only=False)]
     return _held(values, kind), counts
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """The same values in a type that kernels take: no extension, no view."""
+    if isinstance(values, pa.ExtensionArray):
+        return _plain(values.storage)
+    views = pt.is_string_view(values.type) or pt.is_binary_view(values.type)
+    return values.cast(counted_type(values.type)) if views else values
 
 
 def _has_missing(values: pa.Array) -> bool:
