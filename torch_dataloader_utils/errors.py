@@ -197,6 +197,10 @@ class UnknownValueError(DataLoaderUtilsError, ValueError):
     """A value is not in the vocabulary of its column."""
 
 
+class SavedPreprocessError(DataLoaderUtilsError, ValueError):
+    """A saved Preprocess is missing, damaged, edited, newer, or none. The message names file and remedy."""
+
+
 class BatchTimeoutError(DataLoaderUtilsError, TimeoutError):
     """No batch, or no answer of a store, arrived within `timeout` seconds. The message names what was waited for."""
 

@@ -170,6 +170,7 @@ class Planner:
             source.parts,
             source.origin,
             source.subset,
+            source.scan.mark,
         )
         return digest(chain(lines, map(str, texts)))
 

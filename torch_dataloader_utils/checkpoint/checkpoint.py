@@ -176,7 +176,8 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    for name, text in (("subset", source.subset), ("pack", options.pack.text), (_BUCKETS, source.buckets)):
+    texts = {"subset": source.subset, "pack": options.pack.text, _BUCKETS: source.buckets, "preprocess": scan.mark}
+    for name, text in texts.items():
         components[name] = ([text] if text else [], short(text))
     skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
     components[SKIPPED] = (skipped, short(skipped_names(source.skipped)) if skipped else "")
@@ -189,7 +190,7 @@ def digest_of(parts: Sequence[str]) -> str:
 
 
 # Components that states did not have at first unless there was something to tell.
-_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, SKIPPED), digest_of([]))
+_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, "preprocess", SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:

@@ -202,8 +202,12 @@ class LoaderDataset(IterableDataset[Any]):
         """
         if whole_number(n) < 1:
             raise OptionError(f"head({shown(n)}): expected a whole number of rows, at least 1.")
-        self._check_of_one("head()")
-        return FirstRows.of(self._reopened(parse_rows(self._chosen, self._options), same_rows=True), whole_number(n))
+        return FirstRows.of(self._as_stored({}, "head()"), whole_number(n))
+
+    def _as_stored(self, changes: Mapping[str, Any], asked: str) -> LoaderDataset:
+        self._check_of_one(asked)
+        options = parse_rows(self._chosen, self._options, changes)
+        return self._reopened(options, same_rows=not changes.keys() & SELECTS)
 
     def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
         """Another dataset of what was listed.
@@ -527,6 +531,20 @@ def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:
 def passes_of(dataset: LoaderDataset) -> Passes:
     """Its passes in this process, at their position: their source, options, plans, states and measurements."""
     return dataset._passes
+
+
+def as_stored(dataset: LoaderDataset, changes: Mapping[str, Any], asked: str) -> LoaderDataset:
+    """A dataset of the same rows in file order, of all ranks, as Arrow batches.
+
+    Args:
+        dataset: the dataset.
+        changes: keywords of `stream` that differ.
+        asked: the call that needs it, for errors.
+
+    Raises:
+        OptionError: this is a combination or a copy.
+    """
+    return dataset._as_stored(changes, asked)
 
 
 def steps_of(dataset: LoaderDataset) -> int | None:

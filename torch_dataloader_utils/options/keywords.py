@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from torch_dataloader_utils.errors import OptionError, UnknownOptionError, leave_out, use
@@ -260,12 +261,14 @@ def parse_replaced(source: SourceValue | None, options: Options, changes: Mappin
     return replace(made, features=options.features.of(made))
 
 
-def parse_rows(source: SourceValue | None, options: Options) -> Options:
-    """The options of a loader that reads the same rows in file order, alone and as they are stored."""
+def parse_rows(
+    source: SourceValue | None, options: Options, changes: Mapping[str, Any] = MappingProxyType({})
+) -> Options:
+    """The options of a loader that reads the same rows in file order, alone and as they are stored, but for changes."""
     kept = {name for name in options.keywords if name in _ROWS or (name == "count_rows" and options.subset.limit)}
     given = {name: options.keywords[name] for name in kept}
     alone = {"num_ranks": 1, "rank": 0, "num_workers": 0, "output_format": "arrow"}
-    made = parse_stream(source, {**given, **alone})
+    made = parse_stream(source, {**given, **alone, **changes})
     return replace(made, features=options.features.of(made))
 
 

@@ -10,6 +10,40 @@ from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Value, one_of, setting
 
 
+class DeclaredTransform:
+    """A transform that says which columns it reads, and by what states and ranks tell it from another.
+
+    Called, it makes a record batch of one. It may be the first of several.
+    """
+
+    @property
+    def reads(self) -> Sequence[str]:
+        """The columns that it reads; others are not decoded."""
+        raise NotImplementedError
+
+    @property
+    def encoded(self) -> Sequence[str]:
+        """Those that it takes as dictionaries, too, as Parquet stores them."""
+        return ()
+
+    @property
+    def mark(self) -> str:
+        """A text that another one has if it makes the same of rows."""
+        raise NotImplementedError
+
+    def frozen(self) -> DeclaredTransform:
+        """What a loader keeps of it: what it does does not change any more."""
+        return self
+
+    def __call__(self, rows: Any) -> Any:
+        """What becomes of rows."""
+        raise NotImplementedError
+
+
+def _frozen(function: Any) -> Any:
+    return function.frozen() if isinstance(function, DeclaredTransform) else function
+
+
 def _functions(name: str, value: Any) -> Any:
     """A function, or several that are called one after another."""
     several = value if type(value) is tuple else (value,)
@@ -57,8 +91,10 @@ def of_transform(name: str, given: Any) -> dict[str, Any]:
         if not callable(given) and not isinstance(given, (list, tuple)):
             raise OptionError(f"{name}={shown(given)}: expected a function, a list of functions or Transform(...).")
         made = Transform(given)
+    several = made.function if isinstance(made.function, tuple) else (made.function,)
+    functions = tuple(map(_frozen, several))
     return {
-        "transform": made.function,
+        "transform": functions if len(functions) > 1 else functions[0],
         "transform_rows": made.rows,
         "transform_schema": made.schema,
         "transform_format": made.format,

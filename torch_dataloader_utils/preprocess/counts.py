@@ -101,6 +101,11 @@ class ValueCounts:
             self.rows += rows
             self.missing += missing
 
+    def fill(self, value: Any) -> None:
+        """Count a value in place of the missing ones."""
+        if self.missing:
+            self._keep(0, (_held(pa.array([value], self.type), self.type), np.array([self.missing], np.int64)))
+
     def settled(self) -> Self:
         """This object, once every value is held once. All that reads the counts does this first."""
         with self._settling:  # a second reader must not see partitions that the first one still fills

@@ -63,6 +63,22 @@ class Grid:
             with self._lock:
                 self._counter.merge(Cells(0, bits, bits, np.array([times], np.uint64)))
 
+    def add_counted(self, values: F64, times: npt.NDArray[np.int64]) -> None:
+        """Count each of these values as often as it says, both of shape [n]; values may repeat.
+
+        Raises:
+            ValueError: a value is not finite, or a number is below 1.
+        """
+        if not np.isfinite(values).all() or (times < 1).any():
+            raise ValueError("a grid counts finite values, each 1 or more times")
+        if not len(values):
+            return
+        bits, places = np.unique(ordered(np.ascontiguousarray(values, np.float64)), return_inverse=True)
+        sums = np.zeros(len(bits), np.uint64)
+        np.add.at(sums, places, times.astype(np.uint64))
+        with self._lock:
+            self._counter.merge(Cells(0, bits, bits, sums))
+
     def merge(self, other: Grid) -> None:
         """Count the values that another grid has counted."""
         cells = other._cells()
@@ -97,6 +113,16 @@ class Grid:
             return None
         return float(values_of(cells.least)[cells.counts.argmax()])
 
+    def known(self) -> F64:
+        """Values that were counted, ascending: all of them if the grid is exact, else those at the ends of cells."""
+        cells = self._cells()
+        return np.unique(np.concatenate([values_of(cells.least), values_of(cells.greatest)]))
+
+    def order_statistics(self, places: Sequence[int]) -> list[float]:
+        """The values at these places, from 0, of all in ascending order; see `quantiles` for those inside of cells."""
+        statistics = _OrderStatistics(self._cells())
+        return [statistics[place].value for place in places]
+
     def quantiles(self, shares: Sequence[float]) -> list[float]:
         """The quantiles at these shares, in `[0, 1]`: where the grid is exact, `np.quantile`'s with "linear".
 
@@ -106,7 +132,7 @@ class Grid:
         Raises:
             ValueError: nothing was counted, or a share is outside of `[0, 1]`.
         """
-        return [_between(one.value, two.value, part) for one, two, part in _neighbours(self._cells(), shares)]
+        return [between(one.value, two.value, part) for one, two, part in _neighbours(self._cells(), shares)]
 
     def errors(self, shares: Sequence[float]) -> list[float]:
         """How far the rank of each quantile may be off, as a share of all values.
@@ -166,36 +192,43 @@ class _OrderStatistic(NamedTuple):
     error: float  # how far its rank may be off, as a share of all values
 
 
+class _OrderStatistics:
+    """The values of cells in order, by place."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._least, self._greatest = values_of(cells.least).tolist(), values_of(cells.greatest).tolist()
+        self._rows = cells.counts.tolist()
+        self._ends = np.cumsum(cells.counts, dtype=np.int64)
+        self.count = int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, i: int) -> _OrderStatistic:
+        cell = int(np.searchsorted(self._ends, i, side="right"))
+        rows, least, greatest = self._rows[cell], self._least[cell], self._greatest[cell]
+        place = i - (int(self._ends[cell]) - rows)
+        if least == greatest or place == 0:
+            return _OrderStatistic(least, 0.0)
+        if place == rows - 1:
+            return _OrderStatistic(greatest, 0.0)
+        return _OrderStatistic(between(least, greatest, place / (rows - 1)), rows / self.count)
+
+
 def _neighbours(cells: Cells, shares: Sequence[float]) -> list[tuple[_OrderStatistic, _OrderStatistic, float]]:
     """The order statistics on both sides of each quantile, and where it lies from one to the other, in `[0, 1)`."""
     if not len(cells.least):
         raise ValueError("there are no quantiles of no values")
-    least, greatest = values_of(cells.least).tolist(), values_of(cells.greatest).tolist()
-    ends = np.cumsum(cells.counts, dtype=np.int64)
-    n = int(ends[-1])
-
-    def statistic(i: int) -> _OrderStatistic:
-        cell = int(np.searchsorted(ends, i, side="right"))
-        rows = int(cells.counts[cell])
-        place = i - (int(ends[cell]) - rows)
-        if least[cell] == greatest[cell] or place == 0:
-            return _OrderStatistic(least[cell], 0.0)
-        if place == rows - 1:
-            return _OrderStatistic(greatest[cell], 0.0)
-        return _OrderStatistic(_between(least[cell], greatest[cell], place / (rows - 1)), rows / n)
-
+    statistics = _OrderStatistics(cells)
     found = []
     for share in shares:
         if not 0 <= share <= 1:
             raise ValueError(f"a quantile's share is from 0 to 1, not {share!r}")
-        at = (n - 1) * float(share)
-        first = min(int(at), n - 1)
-        one = statistic(first)
-        found.append((one, statistic(first + 1) if at > first else one, at - first))
+        at = (statistics.count - 1) * float(share)
+        first = min(int(at), statistics.count - 1)
+        one = statistics[first]
+        found.append((one, statistics[first + 1] if at > first else one, at - first))
     return found
 
 
-def _between(low: float, high: float, part: float) -> float:
+def between(low: float, high: float, part: float) -> float:
     """The value that lies a part of the way from one value to another, rounded as numpy's quantiles are."""
     gap = high - low
     if math.isinf(gap):

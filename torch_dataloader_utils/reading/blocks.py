@@ -180,6 +180,10 @@ class Scan(Protocol):
         """The filter; only for comparison between ranks."""
 
     @property
+    def mark(self) -> str:
+        """What states and ranks compare of transforms; "" if there is nothing to compare."""
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the rows before they are converted."""
 

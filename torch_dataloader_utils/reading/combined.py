@@ -72,6 +72,12 @@ class CombinedScan:
         return tuple(scan.predicate for scan in self.scans)
 
     @property
+    def mark(self) -> str:
+        """Those of the parts, if there are any."""
+        marks = [scan.mark for scan in self.scans]
+        return ", ".join(marks) if any(marks) else ""
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the first part; the others have the same keys."""
         schema = self.scans[0].output_schema

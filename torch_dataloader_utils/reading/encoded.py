@@ -1,4 +1,4 @@
-"""Reads columns of codes as dictionaries, as Parquet stores them."""
+"""Reads columns of codes, and those of which a transform takes dictionaries, as Parquet stores them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from dataclasses import replace
 import pyarrow as pa
 
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.reading.transforms import declared
 
 
 def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
     """The scan that reads columns of codes as dictionaries, where that is faster and nothing else uses them.
 
+    If rows are transformed, it reads those that the transform takes as dictionaries so.
+
     Args:
         spec: the scan.
         most: the largest vocabulary for which to do so; None for no limit.
     """
-    if spec.transform is not None or spec.arrow:
+    first = declared(spec.transform)
+    if spec.transform is not None:
+        sizes = dict.fromkeys([] if first is None else first.encoded, 0)
+    elif spec.arrow:
         return spec
-    sizes = {leaf.key: len(leaf.vocabulary or ()) for leaf in spec.converter.codes.values()}
+    else:
+        sizes = {leaf.key: len(leaf.vocabulary or ()) for leaf in spec.converter.codes.values()}
     types = {
         item.name: pa.dictionary(pa.int32(), item.type)
         for item in spec.schema
@@ -40,6 +47,6 @@ def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
         spec,
         schema=typed(spec.schema),
         given=typed(spec.given),
-        converter=spec.converter.encoded(types),
+        converter=spec.converter if spec.transform is not None else spec.converter.encoded(types),
         encoded=frozenset(types),
     )

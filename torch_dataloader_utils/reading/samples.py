@@ -235,6 +235,11 @@ class SampleScan:
     predicate = None
 
     @property
+    def mark(self) -> str:
+        """Nothing: the dataset transforms its samples itself."""
+        return ""
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the samples."""
         return pa.schema([(field.key, field.type) for field in self.fields])

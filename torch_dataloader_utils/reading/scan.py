@@ -17,6 +17,7 @@ from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.task_reader import TaskReader
+from torch_dataloader_utils.reading.transforms import marks_of
 from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
@@ -108,6 +109,11 @@ class ScanSpec:
         """Whether each column can be converted without the others; those of a stack are joined afterwards."""
         shaped = self.selects_rows or self.transform is not None or self.arrow
         return not shaped and bool(self.given.equals(self.schema))
+
+    @property
+    def mark(self) -> str:
+        """What states and ranks compare of the transform."""
+        return marks_of(self.transform)
 
     @property
     def jagged(self) -> Mapping[str, Sequence[str]]:

@@ -19,7 +19,7 @@ from torch_dataloader_utils.errors import (
     use,
 )
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.options.transform import Transform
+from torch_dataloader_utils.options.transform import DeclaredTransform, Transform
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, no_rows
 from torch_dataloader_utils.schemas.merge import kept_schema
 
@@ -110,3 +110,20 @@ class Chained:
     def __call__(self, rows: Any) -> Any:
         """The result of the last function."""
         return reduce(lambda found, function: function(found), self.functions, rows)
+
+
+def functions_of(transform: Any) -> tuple[Any, ...]:
+    """The user's functions that a transform calls, in order."""
+    inner = transform.transform if isinstance(transform, FormattedTransform) else transform
+    return inner.functions if isinstance(inner, Chained) else () if inner is None else (inner,)
+
+
+def declared(transform: Any) -> DeclaredTransform | None:
+    """The first function of a transform, if it declares which columns it reads."""
+    first = next(iter(functions_of(transform)), None)
+    return first if isinstance(first, DeclaredTransform) else None
+
+
+def marks_of(transform: Any) -> str:
+    """What states and ranks compare of a transform; "" if it declares nothing."""
+    return " ".join(each.mark for each in functions_of(transform) if isinstance(each, DeclaredTransform))

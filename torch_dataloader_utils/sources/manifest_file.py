@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from glob import has_magic
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -491,10 +489,7 @@ def write_manifest(storage: Storage, path: str, data: bytes) -> None:
         BatchTimeoutError: the store does not answer.
     """
     try:
-        if storage.local:
-            _replace(path, data)
-        else:
-            storage.write(path, data)
+        storage.write(path, data)
     except DataLoaderUtilsError:
         raise
     except Exception as error:
@@ -502,20 +497,6 @@ def write_manifest(storage: Storage, path: str, data: bytes) -> None:
             f"manifest={printable(path)}: it cannot be written: {type(error).__name__}: {printable(str(error))}.",
             remedies=[leave_out("manifest")],
         ) from error
-
-
-def _replace(path: str, data: bytes) -> None:
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
-    try:
-        with open(beside, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        Path(beside).unlink(missing_ok=True)
 
 
 def _reject_among_data(place: str, asked: Asked) -> None:

@@ -34,9 +34,9 @@ from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
-from torch_dataloader_utils.reading.transforms import Chained, check_transformed
+from torch_dataloader_utils.reading.transforms import Chained, check_transformed, declared
 from torch_dataloader_utils.redaction import printable, redacted
-from torch_dataloader_utils.schemas.columns import named_columns, select_columns, top_level
+from torch_dataloader_utils.schemas.columns import find_path, named_columns, select_columns, top_level
 from torch_dataloader_utils.schemas.depth import has_values
 from torch_dataloader_utils.sources.agreement import asks_scan, sharers_of, shares_work, sharing_of
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener
@@ -279,7 +279,7 @@ def _decisive_columns(manifest: FileManifest, chosen: RowMask | None, copies: Ro
 def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     read = options.read
     deliverable = manifest.deliverable
-    given = select_columns(deliverable, None if read.columns is None else named_columns(deliverable, read.columns))
+    given = select_columns(deliverable, _asked(deliverable, read))
     given = options.features.columns(given) if read.transform is None else given
     transform, output = transform_of(given, read)
     converted = options.features.columns(output, whole=True)
@@ -308,6 +308,15 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         chosen=chosen,
         copies=copies,
     )
+
+
+def _asked(deliverable: pa.Schema, read: ReadOptions) -> Sequence[str] | None:
+    """The columns that are asked for, or that the transform reads; None for all."""
+    if read.columns is not None:
+        return named_columns(deliverable, read.columns)
+    first = declared(read.transform if callable(read.transform) else Chained(tuple(read.transform or ())))
+    # It tells what is missing: some of them may be.
+    return None if first is None else [name for name in first.reads if find_path(deliverable, name) is not None]
 
 
 def _warn_of_objects(converter: Converter) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -342,13 +344,16 @@ class Storage:
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file of a remote store in one call: object stores show an object only when it is complete.
+        """Write a file at once, so that a reader sees all of it or none; folders on the local disk are made.
 
-        Errors are the client's own.
+        Object stores show an object only when it is complete. Errors are the client's own.
 
         Raises:
             BatchTimeoutError: the store does not answer.
         """
+        if self.local:
+            _replace(path, data)
+            return
 
         def put() -> None:
             with self.connect().open_output_stream(path, compression=None) as sink:
@@ -419,6 +424,20 @@ class Storage:
         cached = CachedRanges(self.identity, file, fetch, cache)
         # No gaps are read: their blocks would be cached, too.
         return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, held.close, gap=0), "r")
+
+
+def _replace(path: str, data: bytes) -> None:
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
+    try:
+        with open(beside, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        Path(beside).unlink(missing_ok=True)
 
 
 @lru_cache(maxsize=32)

@@ -1,0 +1,250 @@
+"""What a fitted chain makes of whole arrays; its first links, while the others are fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from torch_dataloader_utils.convert.ids import MISSING, UNKNOWN
+from torch_dataloader_utils.late_imports import as_arrow, pc
+from torch_dataloader_utils.preprocess.columns import (
+    NumberView,
+    elements,
+    in_lists,
+    numbers_of,
+    value_type,
+)
+from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
+from torch_dataloader_utils.preprocess.hashed import buckets, crossed
+from torch_dataloader_utils.preprocess.spec import names_of
+from torch_dataloader_utils.preprocess.transforms import (
+    I64,
+    PARTS,
+    Bucketize,
+    Categorize,
+    Cross,
+    DateParts,
+    Fitted,
+    Hash,
+    Impute,
+    Keep,
+    Links,
+    NumberTransform,
+)
+from torch_dataloader_utils.schemas.value_hashes import array_hashes
+
+_CHUNK = 8192  # numbers computed at a time: they stay in the processor's cache
+
+
+def imputed_number(link: Impute, fitted: Fitted) -> float:
+    """The number in place of missing ones."""
+    return float(fitted["value"] if link.strategy is not None else link.value) + 0.0
+
+
+def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt.NDArray[Any] | None = None) -> None:
+    """What the numeric links make of numbers.
+
+    Args:
+        links: of the chain's numeric part, with what they learned.
+        view: the numbers, shape [n].
+        out: shape [n], of any floating dtype; the results are written there.
+        missing: shape [n]; where an `Impute` with an indicator found a number missing, 1 is written there, else 0.
+    """
+    scratch = np.empty(min(_CHUNK, len(view)))
+    with np.errstate(all="ignore"):  # what overflows is infinite
+        for first in range(0, len(view), _CHUNK):
+            x = scratch[: len(view) - first]
+            view.into(x, first)
+            for link, fitted in links:
+                if isinstance(link, NumberTransform):
+                    link.apply(x, fitted)
+                elif isinstance(link, Impute):
+                    absent = np.isnan(x)
+                    if link.indicator and missing is not None:
+                        missing[first : first + len(x)] = absent
+                    x[absent] = imputed_number(link, fitted)
+            out[first : first + len(x)] = x
+
+
+def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    """Values of any type with those of `Impute` in place of missing ones, and where an indicator found them missing."""
+    missing = None
+    for link, fitted in links:
+        if not isinstance(link, Impute):
+            continue
+        values = plain_values(values)
+        if link.indicator:
+            missing = ~np.asarray(values.is_valid())
+        value = fitted["value"] if link.strategy is not None else link.value
+        values = pc.fill_null(values, pa.scalar(value, values.type))
+    return values, missing
+
+
+def plain_values(values: pa.Array) -> pa.Array:
+    """The values without encodings, with null for NaN."""
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
+    return nulls_for_nan(values)
+
+
+def nulls_for_nan(values: pa.Array) -> pa.Array:
+    """The values, with null for NaN."""
+    if not pt.is_floating(values.type):
+        return values
+    nan = pc.is_nan(values)
+    return pc.if_else(nan, pa.scalar(None, values.type), values) if pc.any(nan).as_py() else values
+
+
+def schema_of(each: FittedOutput, types: Sequence[pa.DataType]) -> list[pa.Field]:
+    """The fields that an output becomes, of columns of these types; no value is read."""
+    last, names, number = each.last, names_of(each.output), pa.type_for_alias(each.dtype)
+    if isinstance(last, Keep):
+        return [pa.field(names[0], types[0])]
+    if isinstance(last, DateParts):
+        made = [number if last.cyclic else pa.int64()] * len(names)
+    elif isinstance(last, Cross):
+        made = [pa.int64()]
+    elif last.ends:
+        made = [in_lists(types[0], pa.int64()), number]
+    elif each.output.numeric:
+        made = [in_lists(types[0], number), number]
+    else:
+        made = [in_lists(types[0], value_type(types[0])), number]
+    return [pa.field(name, type_, nullable=False) for name, type_ in zip(names, made, strict=False)]
+
+
+def made_of(each: FittedOutput, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    """The arrays of an output, of those of its columns.
+
+    Raises:
+        UnknownValueError: a value is unknown, and its `Categorize` refuses that.
+    """
+    last, array = each.last, arrays[0]
+    if isinstance(last, Keep):
+        return [array]
+    if isinstance(last, DateParts):
+        return _parts(last, array, each.dtype)
+    if isinstance(last, Cross):
+        return [as_arrow(_crossed(each, last, arrays))]
+    values, lists = elements(array)
+    made, missing = _of_values(each, values)
+    return [lists(made), *([] if missing is None else [as_arrow(missing)])]
+
+
+def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDArray[Any] | None]:
+    """What becomes of values, and where an indicator found them missing."""
+    last = each.last
+    if not each.output.numeric:
+        values, absent = filled(each.links, values)
+        found = None if absent is None else absent.astype(each.dtype)
+        return (as_arrow(_ids(each, values)) if last.ends else plain_values(values)), found
+    view = numbers_of(values)
+    indicated = any(isinstance(link, Impute) and link.indicator for link in each.output.chain)
+    missing = np.zeros(len(view), each.dtype) if indicated else None
+    x = np.empty(len(view), np.float64 if last.ends else each.dtype)
+    computed(each.links, view, x, missing)
+    if isinstance(last, Bucketize):
+        return as_arrow(last.ids(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
+    return as_arrow(_ids(each, as_arrow(x)) if last.ends else x), missing
+
+
+def _ids(each: FittedOutput, array: pa.Array) -> I64:
+    if isinstance(each.last, Hash):
+        return _hashed(each.last, array)
+    assert isinstance(each.last, Categorize)
+    return _categories(each, each.last, array)
+
+
+def _categories(each: FittedOutput, last: Categorize, array: pa.Array) -> I64:
+    fitted = each.fitted[-1]
+    vocabulary: Vocabulary = fitted["vocabulary"]
+    places = vocabulary.table.lookup(array)
+    first, null = 1 + last.unknown_ids, fitted.get("null")
+    ids: I64 = places + first
+    if null is not None:
+        ids += places >= null
+    ids[places == MISSING] = 0 if null is None else first + null
+    unknown = np.flatnonzero(places == UNKNOWN)
+    if not len(unknown):
+        return ids
+    if last.unknown == "error":
+        raise unknown_value(each.output.name, array[int(unknown[0])].as_py(), len(vocabulary))
+    if last.unknown_ids == 1:
+        ids[unknown] = 1
+    else:
+        ids[unknown] = buckets(array_hashes(array.take(as_arrow(unknown)), floats=True), last.unknown_ids + 1, 0)
+    return ids
+
+
+def _crossed(each: FittedOutput, last: Cross, arrays: Sequence[pa.Array]) -> I64:
+    hashes = crossed_hashes(arrays)
+    if isinstance(last.of, Hash):
+        ids = buckets(hashes, last.of.n, last.of.seed)
+    else:
+        ids = _categories(each, last.of, as_arrow(hashes.view(np.int64)))
+    ids[all_missing(arrays)] = 0
+    return ids
+
+
+def _parts(last: DateParts, array: pa.Array, dtype: str) -> list[pa.Array]:
+    array = plain_values(array)
+    if last.zone is not None:
+        array = array.cast(pa.timestamp(array.type.unit, last.zone))
+    made: list[pa.Array] = []
+    for part in last.parts:
+        numbers = _part(part, array)
+        if not last.cyclic:
+            made.append(pc.fill_null(pc.add(numbers, id_of(part)), 0))
+            continue
+        angle = numbers_of(numbers).all()
+        least, count = PARTS[part]
+        angle -= least
+        angle *= 2 * math.pi / count
+        made += [as_arrow(function(as_arrow(angle)).to_numpy().astype(dtype)) for function in (pc.sin, pc.cos)]
+    return made
+
+
+def _part(part: str, array: pa.Array) -> pa.Array:
+    """A part of times, int64 with nulls."""
+    if pt.is_date(array.type):
+        array = array.cast(pa.timestamp("s" if pt.is_date32(array.type) else "ms"))
+    if part == "weekday":
+        found = pc.day_of_week(array, count_from_zero=False)
+    else:
+        names: Mapping[str, Callable[[pa.Array], pa.Array]] = {
+            "hour": pc.hour,
+            "minute": pc.minute,
+            "second": pc.second,
+            "month": pc.month,
+            "day": pc.day,
+            "dayofyear": pc.day_of_year,
+            "year": pc.year,
+        }
+        found = names[part](array)
+    return found.cast(pa.int64())
+
+
+def crossed_hashes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The hash of each row's values together; null has its own."""
+    return crossed([array_hashes(plain_values(array), floats=True) for array in arrays])
+
+
+def all_missing(arrays: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """The rows whose values are all missing."""
+    missing = np.ones(len(arrays[0]), np.bool_)
+    for array in arrays:
+        missing &= ~np.asarray(plain_values(array).is_valid())
+    return missing
+
+
+def _hashed(last: Hash, array: pa.Array) -> I64:
+    ids = buckets(array_hashes(array, floats=True), last.n, last.seed)
+    if pt.is_floating(value_type(array.type)) or array.null_count or pt.is_dictionary(array.type):
+        ids[all_missing([array])] = 0
+    return ids

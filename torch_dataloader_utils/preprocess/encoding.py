@@ -1,0 +1,66 @@
+"""Plain values as JSON holds them; those that it has no form for, as a dict of their kind."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.printing import shown
+
+
+class _Form(NamedTuple):
+    type: type
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
+
+
+_KINDS: Mapping[str, _Form] = {
+    "bytes": _Form(
+        bytes, lambda value: base64.b64encode(value).decode(), lambda text: base64.b64decode(text, None, True)
+    ),
+    "timestamp": _Form(datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": _Form(date, date.isoformat, date.fromisoformat),
+    "time": _Form(time, time.isoformat, time.fromisoformat),
+    "decimal": _Form(Decimal, str, Decimal),
+}
+
+
+def encoded(value: Any) -> Any:
+    """A plain value as JSON holds it.
+
+    Raises:
+        OptionError: it is of another type than these.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [encoded(item) for item in value]
+    for name, kind in _KINDS.items():
+        if isinstance(value, kind.type):
+            return {name: kind.write(value)}
+    raise OptionError(f"{shown(value)} cannot be saved: values of type {type(value).__name__} have no form in JSON.")
+
+
+def decoded(value: Any) -> Any:
+    """What `encoded` was given, with lists for tuples.
+
+    Raises:
+        ValueError: it returned something else.
+    """
+    if isinstance(value, list):
+        return [decoded(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) != 1 or next(iter(value)) not in _KINDS:
+        raise ValueError(f"{shown(value)} is no value")
+    ((name, text),) = value.items()
+    return _KINDS[name].read(text)

@@ -1,0 +1,145 @@
+"""What was fitted: for each output its chain, the kinds of its columns and what each link learned. Needs no pyarrow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch_dataloader_utils.errors import UnknownValueError
+from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
+from torch_dataloader_utils.preprocess.spec import OutputSpec
+from torch_dataloader_utils.preprocess.transforms import (
+    PARTS,
+    Bucketize,
+    Categorize,
+    ColumnTransform,
+    Cross,
+    DateParts,
+    Fitted,
+    Hash,
+    Links,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from torch_dataloader_utils.convert.ids import IdTable
+
+
+class Vocabulary:
+    """The values of ids, in their order: a list for one row, an Arrow array for many, each made once if it is needed.
+
+    Args:
+        type: the name of the values' Arrow type.
+        values: the values, distinct and without null.
+        array: the same as an Arrow array.
+    """
+
+    def __init__(self, type: str, values: list[Any] | None = None, array: pa.Array | None = None) -> None:
+        self.type = type
+        self._values, self._array = values, array
+
+    def __len__(self) -> int:
+        return len(self._values if self._values is not None else self.array)
+
+    @property
+    def in_arrow(self) -> bool:
+        """Whether there is an Arrow array already."""
+        return self._array is not None
+
+    @property
+    def values(self) -> list[Any]:
+        """The values as Python objects."""
+        if self._values is None:
+            self._values = self.array.to_pylist()
+        return self._values
+
+    @property
+    def array(self) -> pa.Array:
+        """The values as an Arrow array."""
+        if self._array is None:
+            import pyarrow as pa
+
+            from torch_dataloader_utils.preprocess.columns import type_named
+
+            self._array = pa.array(self._values, type_named(self.type))
+        return self._array
+
+    @cached_property
+    def table(self) -> IdTable:
+        """The places of values."""
+        from torch_dataloader_utils.convert.ids import IdTable
+
+        return IdTable(self.array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Vocabulary, (self.type, None if self._array is not None else self._values, self._array)
+
+
+@dataclass(frozen=True)
+class FittedOutput:
+    """An output with what its chain has learned; picklable.
+
+    Attributes:
+        output: its columns and chain.
+        types: of its columns, as they were fitted.
+        fitted: what each link has learned.
+        dtype: of computed numbers, "float32" or "float64".
+    """
+
+    output: OutputSpec
+    types: tuple[ColumnType, ...]
+    fitted: tuple[Fitted, ...]
+    dtype: str
+
+    @property
+    def last(self) -> ColumnTransform:
+        """The link that ends the chain."""
+        return self.output.chain[-1]
+
+    @property
+    def kinds(self) -> list[ColumnKind]:
+        """The kinds of its columns."""
+        return [type_.kind for type_ in self.types]
+
+    @property
+    def links(self) -> Links:
+        """The links before ids are made, with what they learned."""
+        pairs = list(zip(self.output.chain, self.fitted, strict=True))
+        return pairs[:-1] if self.last.ends else pairs
+
+    @property
+    def categories(self) -> Categorize | None:
+        """What makes ids by a vocabulary, if something does."""
+        of = self.last.of if isinstance(self.last, Cross) else self.last
+        return of if isinstance(of, Categorize) else None
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The number of ids of each output that holds ids."""
+        last, fitted, name = self.last, self.fitted[-1], self.output.name
+        if isinstance(last, Bucketize):
+            return {name: len(last.bounds_of(fitted)) + 2}
+        if isinstance(last, DateParts):
+            parts = [] if last.cyclic else [part for part in last.parts if part != "year"]
+            return {f"{name}_{part}": PARTS[part][1] + 1 for part in parts}
+        of = last.of if isinstance(last, Cross) else last
+        if isinstance(of, Hash):
+            return {name: of.n}
+        if isinstance(of, Categorize):
+            return {name: 1 + of.unknown_ids + len(fitted["vocabulary"]) + ("null" in fitted)}
+        return {}
+
+
+def id_of(part: str) -> int:
+    """What is added to a part of a time to make an id of it: those that begin with 0 begin with 1."""
+    return 1 if part != "year" and PARTS[part][0] == 0 else 0
+
+
+def unknown_value(output: str, value: Any, known: int) -> UnknownValueError:
+    """The error for a value that is not in the vocabulary."""
+    return UnknownValueError(
+        f"output {output!r}: the value {value!r} is not among the {known:,} that were fitted. "
+        "Categorize(unknown='id') gives unknown values an id."
+    )

@@ -1,0 +1,357 @@
+"""`Preprocess`: what becomes of each column, fitted on rows, and applied to others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.options.transform import DeclaredTransform
+from torch_dataloader_utils.preprocess.digest import digest_of
+from torch_dataloader_utils.preprocess.fitted import FittedOutput
+from torch_dataloader_utils.preprocess.forms import applied_to, in_form, is_one_row
+from torch_dataloader_utils.preprocess.one_row import OneRow
+from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, names_of, outputs_of
+from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
+from torch_dataloader_utils.printing import plural, shown
+from torch_dataloader_utils.units import parse_bytes
+from torch_dataloader_utils.values import one_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from torch_dataloader_utils.preprocess.scan import FitScan
+
+_MEMORY = 2 << 30  # bytes
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What was fitted: the outputs in the order of the spec, and on how many rows."""
+
+    outputs: tuple[FittedOutput, ...]
+    rows: int
+    dtype: str
+
+    @cached_property
+    def digest(self) -> str:
+        return digest_of(self.outputs, self.dtype)
+
+    @cached_property
+    def of_row(self) -> OneRow:
+        return OneRow(self.outputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Fit, (self.outputs, self.rows, self.dtype)
+
+
+class Preprocess(DeclaredTransform):
+    """Transforms of columns: fitted once, then the same function of rows in training and at inference.
+
+    Example:
+        ```python
+        prep = Preprocess({"age": [Impute("median"), Standardize()], "city": Categorize(), "label": Keep()})
+        prep.fit("train/")
+        loader = tdu.stream("train/", transform=prep, batch_size=4096, shuffle=True)
+        ```
+
+    Args:
+        spec: by column, pattern or type: a transform, a list of transforms applied one after another, or a dict of
+            these by output. A tuple of columns takes `Cross`. Outputs have the order of the spec.
+        dtype: of computed numbers.
+        others: "drop" for columns that the spec does not name: they are not even read; "keep" leaves them as they are.
+
+    Raises:
+        OptionError: an entry is none of these.
+    """
+
+    def __init__(
+        self,
+        spec: Mapping[Any, Any],
+        *,
+        dtype: Literal["float32", "float64"] = "float32",
+        others: Literal["drop", "keep"] = "drop",
+    ) -> None:
+        self._dtype: str = one_of("float32", "float64")("dtype", dtype)
+        self._others: str = one_of("drop", "keep")("others", others)
+        self._entries: Entries = entries_of(spec)
+        self._fit: _Fit | None = None
+
+    # Fitting.
+
+    def scan(self, schema: pa.Schema, *, memory: int | str = _MEMORY) -> FitScan:
+        """The first scan of rows of this schema, for a fit that another program runs, such as Spark or Ray.
+
+        Give rows to `add`, `merge` the scans of all parts of the rows, then call `finish`: it returns the next scan, if
+        one is needed. Of the last one, `learned` takes over what it has learned.
+
+        Args:
+            schema: of the rows.
+            memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a transform does not work on a column's type.
+        """
+        from torch_dataloader_utils.preprocess.columns import kind_of, words_of
+        from torch_dataloader_utils.preprocess.scan import Learning, FitScan
+
+        words = {item.name: words_of(item.type) for item in schema}
+        outputs = outputs_of(self._entries, schema.names, words, self._others)
+        limit = parse_bytes(memory, "memory")
+        learning = []
+        for output in outputs:
+            types = [schema.field(name).type for name in output.columns]
+            check_kinds(output, [kind_of(type_) for type_ in types])
+            learning.append(Learning(output, types, limit))
+        return FitScan(learning)
+
+    def learned(self, scan: FitScan) -> Self:
+        """Take over what scans have learned, once `finish` of this last one has returned None; returns self.
+
+        Raises:
+            OptionError: it is not finished.
+        """
+        if not all(output.done for output in scan.outputs):
+            raise OptionError(
+                "this scan is not finished: call finish(), and give the rows to the scan that it returns."
+            )
+        outputs = tuple(output.made(self._dtype) for output in scan.outputs)
+        self._fit = _Fit(outputs, scan.rows, self._dtype)
+        return self
+
+    def fit(self, source: Any, *, memory: int | str = _MEMORY, **options: Any) -> Self:
+        """Learn what the transforms need of the rows of a source; returns self.
+
+        The result has the same bits for any files, row groups, threads and order of rows.
+
+        Args:
+            source: as of `stream`; or a loader or dataset, with its filters, subset and snapshot; or an Arrow table, or
+                a pandas or polars DataFrame.
+            memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
+            **options: keywords of `stream` that say which rows are read, such as `filters` or `subset`.
+
+        Raises:
+            EmptyDatasetError: there are no rows.
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a transform does not work on a column's type.
+        """
+        from torch_dataloader_utils.preprocess.sources import rows_of
+
+        rows = rows_of(source, options)
+        scan = self.scan(rows.schema, memory=memory)
+        following: FitScan | None = scan if scan.columns else None
+        while following is not None:
+            scan = following
+            for table in rows.tables(scan.columns):
+                scan.add(table)
+            if not scan.rows:
+                raise EmptyDatasetError("fit: there are no rows to learn from.")
+            following = scan.finish()
+        return self.learned(scan)
+
+    # What was fitted.
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs, in order."""
+        return [name for each in self._fitted.outputs for name in names_of(each.output)]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the columns that are read."""
+        return list(dict.fromkeys(name for each in self._fitted.outputs for name in each.output.columns))
+
+    @property
+    def numeric(self) -> list[str]:
+        """The outputs of computed numbers, all of one dtype: `stack={"dense": prep.numeric}`."""
+        return [name for each in self._fitted.outputs for name in _numbers_of(each)]
+
+    @property
+    def categorical(self) -> list[str]:
+        """The outputs of ids, for embeddings."""
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """The number of ids of each output that holds ids: every id is below it."""
+        return {name: size for each in self._fitted.outputs for name, size in each.sizes.items()}
+
+    def parameters(self, output: str) -> dict[str, Any]:
+        """The numbers that an output's transforms learned, by name; of several of one name, a list."""
+        found: dict[str, list[Any]] = {}
+        for fitted in self._of(output).fitted:
+            for name, value in fitted.items():
+                if name not in ("vocabulary", "counts", "null"):
+                    found.setdefault(name, []).append(value)
+        return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+    def vocabulary(self, output: str) -> list[Any]:
+        """The values of an output of categories, in the order of their ids; None stands for null, if that is one.
+
+        Raises:
+            OptionError: it has none.
+        """
+        fitted = self._categories_of(output).fitted[-1]
+        values = list(fitted["vocabulary"].values)
+        if "null" in fitted:
+            values.insert(fitted["null"], None)
+        return values
+
+    def counts(self, output: str) -> list[int]:
+        """How often each value of a learned vocabulary was seen, in the order of ids, null left out.
+
+        Raises:
+            OptionError: it has none.
+        """
+        fitted = self._categories_of(output).fitted[-1]
+        if "counts" not in fitted:
+            raise OptionError(f"counts({output!r}): its values were given, not counted.")
+        return [int(count) for count in fitted["counts"]]
+
+    def inverse(self, output: str, ids: Sequence[int]) -> list[Any]:
+        """The values of ids; None for 0 and unknown.
+
+        Raises:
+            OptionError: the output has no categories, or an id is none of them.
+        """
+        link = self._categories_of(output).categories
+        assert link is not None
+        values = [*[None] * (1 + link.unknown_ids), *self.vocabulary(output)]
+        numbers = [int(number) for number in ids]
+        for number in numbers:
+            if not 0 <= number < len(values):
+                raise OptionError(f"inverse({output!r}): {number} is no id: expected 0 to {len(values) - 1}.")
+        return [values[number] for number in numbers]
+
+    def _categories_of(self, output: str) -> FittedOutput:
+        each = self._of(output)
+        if not isinstance(each.last, Categorize):
+            raise OptionError(f"output {output!r} has no vocabulary: it is made by {each.last!r}.")
+        return each
+
+    def _of(self, output: str) -> FittedOutput:
+        named = {each.output.name: each for each in self._fitted.outputs}
+        if output not in named:
+            raise OptionError(f"there is no output {shown(output)}: expected one of {list(named)}.")
+        return named[output]
+
+    @property
+    def _fitted(self) -> _Fit:
+        if self._fit is None:
+            raise OptionError("this Preprocess is not fitted: call its fit(...) first, or load a saved one.")
+        return self._fit
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that decides what becomes of rows: of two with one digest, outputs are equal."""
+        return self._fitted.digest
+
+    # Applying.
+
+    def __call__(self, rows: Any) -> Any:
+        """What becomes of rows, in the form in which they are given.
+
+        Args:
+            rows: a pyarrow RecordBatch or Table, a pandas or polars DataFrame, a dict of arrays or lists by column, or
+                a dict of values: one row.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them. Kept ones may be.
+            UnsupportedTypeError: a column holds what it did not when it was fitted.
+        """
+        fit = self._fitted
+        return fit.of_row(rows) if is_one_row(fit.outputs, rows) else in_form(fit.outputs, rows)
+
+    def frozen(self) -> FrozenPreprocess:
+        """What a loader uses: a later `fit` does not change it.
+
+        Raises:
+            OptionError: this is not fitted.
+        """
+        return FrozenPreprocess(self._fitted)
+
+    # Files.
+
+    def save(self, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """Write what was fitted: a JSON file, and beside it a Parquet file for each large vocabulary.
+
+        Args:
+            path: of the JSON file; a local path or a URL.
+            storage_options: of its store.
+        """
+        from torch_dataloader_utils.preprocess.saving import save
+
+        fit = self._fitted
+        facts = {"digest": fit.digest, "options": {"dtype": fit.dtype}, "fitted_on": {"rows": fit.rows}}
+        save(os.fspath(path), storage_options or {}, fit.outputs, facts)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Self:
+        """What `save` wrote; nothing in it is executed.
+
+        Args:
+            path: of the JSON file; a local path or a URL.
+            storage_options: of its store.
+
+        Raises:
+            SavedPreprocessError: the file is missing, damaged, edited, newer, or none that `save` wrote.
+        """
+        from torch_dataloader_utils.preprocess.loading import Loading
+
+        loading = Loading(os.fspath(path), storage_options or {})
+        outputs, content = loading.read()
+        made = cls.__new__(cls)
+        made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
+        made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
+        loading.check_digest(made.digest, content["digest"])
+        return made
+
+    def __repr__(self) -> str:
+        if self._fit is None:
+            return f"<Preprocess of {plural(len(self._entries), 'entry')}, not fitted>"
+        outputs = plural(len(self.outputs), "output")
+        return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
+
+
+@dataclass(frozen=True)
+class FrozenPreprocess(DeclaredTransform):
+    """A fitted `Preprocess` as the transform of a loader; picklable."""
+
+    _fit: _Fit
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns that it needs."""
+        return list(dict.fromkeys(name for each in self._fit.outputs for name in each.output.columns))
+
+    @property
+    def mark(self) -> str:
+        """Its digest."""
+        return self._fit.digest
+
+    @property
+    def encoded(self) -> list[str]:
+        """The columns of which ids are made."""
+        made = [
+            each for each in self._fit.outputs if isinstance(each.last, IdTransform) and len(each.output.chain) == 1
+        ]
+        others = {name for each in self._fit.outputs if each not in made for name in each.output.columns}
+        return [name for each in made for name in each.output.columns if name not in others]
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """What becomes of the rows of a record batch."""
+        return applied_to(self._fit.outputs, rows)
+
+
+def _numbers_of(each: FittedOutput) -> list[str]:
+    """The names of an output's columns of computed numbers."""
+    names, last = names_of(each.output), each.last
+    if isinstance(last, (IdTransform, Keep, Cross)):
+        return names[1:]  # an indicator
+    if isinstance(last, DateParts):
+        return names if last.cyclic else []
+    only_filled = not each.output.numeric
+    return names[1:] if only_filled and any(isinstance(link, Impute) for link in each.output.chain) else names

@@ -1,0 +1,96 @@
+"""A fitted `Preprocess` as files: one of JSON, and beside it one of Parquet for each large vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torch_dataloader_utils.preprocess.encoding import encoded
+from torch_dataloader_utils.preprocess.fitted import FittedOutput
+from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
+from torch_dataloader_utils.storage import open_storage
+
+FORMAT = "torch_dataloader_utils.preprocess"
+VERSION = 1
+_INLINE = 1000  # values of a vocabulary that stand in the JSON itself
+
+
+def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput], facts: Mapping[str, Any]) -> None:
+    """Write what was fitted: vocabularies first, the JSON last, so that a reader finds all of it or the one before.
+
+    Args:
+        path: of the JSON file.
+        options: `storage_options` of its store, if it needs any.
+        outputs: what was fitted.
+        facts: what else stands in the JSON.
+    """
+    storage, place = open_storage(path, options)
+    parent, name = posixpath.split(place)
+    files: dict[str, bytes] = {}
+    made = [_output(each, name.removesuffix(".json"), files) for each in outputs]
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        **facts,
+        "inputs": {
+            column: type_.text
+            for each in outputs
+            for column, type_ in zip(each.output.columns, each.types, strict=True)
+        },
+        "outputs": made,
+        "files": {file: [len(data), digest_of_bytes(data)] for file, data in files.items()},
+    }
+    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+    for file, data in [*files.items(), (name, text.encode())]:
+        storage.write(posixpath.join(parent, file), data)
+
+
+def digest_of_bytes(data: bytes) -> str:
+    """By which a file beside the JSON is known again."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _output(each: FittedOutput, stem: str, files: dict[str, bytes]) -> dict[str, Any]:
+    """An output with what it learned; adds the files that its vocabularies become."""
+    fitted = []
+    for learned in each.fitted:
+        plain = {name: encoded(value) for name, value in learned.items() if name not in ("vocabulary", "counts")}
+        if "vocabulary" in learned:
+            plain["vocabulary"] = _vocabulary(each.output.name, stem, learned, files)
+        fitted.append(plain)
+    chain = [_link(link) for link in each.output.chain]
+    return {"name": each.output.name, "columns": list(each.output.columns), "chain": chain, "fitted": fitted}
+
+
+def _link(link: ColumnTransform) -> dict[str, Any]:
+    kind = type(link).__name__.lower()
+    if isinstance(link, Cross):
+        return {"kind": kind, "of": _link(link.of)}
+    if isinstance(link, Categorize):
+        link = link.replace(values=None)  # they are its vocabulary
+    return {"kind": kind, **{name: encoded(value) for name, value in link.given().items()}}
+
+
+def _vocabulary(output: str, stem: str, learned: Mapping[str, Any], files: dict[str, bytes]) -> dict[str, Any]:
+    vocabulary, counts = learned["vocabulary"], learned.get("counts")
+    if len(vocabulary) <= _INLINE:
+        made = {"type": vocabulary.type, "values": encoded(vocabulary.values)}
+        return made if counts is None else {**made, "counts": [int(count) for count in counts]}
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"value": vocabulary.array, "id": pa.array(np.arange(len(vocabulary)))}
+    if counts is not None:
+        columns["count"] = pa.array(np.asarray(counts, np.int64))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    data = sink.getvalue().to_pybytes()
+    safe = "".join(sign if sign.isalnum() or sign in "-_" else "_" for sign in output)
+    name = f"{stem}.{safe}.{digest_of_bytes(data)[:8]}.parquet"
+    files[name] = data
+    return {"type": vocabulary.type, "file": name}

@@ -1,0 +1,72 @@
+"""The rows that a fit reads: those of any source that a loader reads, or a table in memory, as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from torch_dataloader_utils.api.stream import stream
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored
+from torch_dataloader_utils.loader.loader import StructuredLoader
+
+# Threads read ahead, and as many rows are counted at once as are worth their overhead.
+_READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """FitRows that can be scanned several times.
+
+    Attributes:
+        schema: of all columns.
+        tables: reads tables of some columns.
+    """
+
+    schema: pa.Schema
+    tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
+
+
+def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
+    """The rows of a source.
+
+    Raises:
+        OptionError: it is none, or is in memory and takes no options.
+    """
+    table = table_of(source)
+    if table is not None:
+        if options:
+            raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
+        return FitRows(table.schema, lambda columns: iter(table.select(list(columns)).to_batches(65_536)))
+    if isinstance(source, (StructuredLoader, LoaderDataset)):
+        if options:
+            raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
+        dataset = source.dataset if isinstance(source, StructuredLoader) else source
+    else:
+        dataset = stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+
+    def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        stored = as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()")
+        try:
+            yield from stored
+        finally:
+            stored.close()
+
+    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables)
+
+
+def table_of(source: Any) -> pa.Table | None:
+    """FitRows in memory as a table; None if the source is something else."""
+    if isinstance(source, pa.RecordBatch):
+        return pa.Table.from_batches([source])
+    if isinstance(source, pa.Table):
+        return source
+    kind = type(source).__module__.partition(".")[0]
+    if kind == "pandas" and hasattr(source, "columns"):
+        return pa.Table.from_pandas(source, preserve_index=False)
+    if kind == "polars" and hasattr(source, "to_arrow"):
+        return source.to_arrow()
+    return None
