@@ -15,20 +15,20 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.printing import shown
 
 
-class _Form(NamedTuple):
+class _JsonForm(NamedTuple):
     type: type
     write: Callable[[Any], str]
     read: Callable[[str], Any]
 
 
-_KINDS: Mapping[str, _Form] = {
-    "bytes": _Form(
+_KINDS: Mapping[str, _JsonForm] = {
+    "bytes": _JsonForm(
         bytes, lambda value: base64.b64encode(value).decode(), lambda text: base64.b64decode(text, None, True)
     ),
-    "timestamp": _Form(datetime, datetime.isoformat, datetime.fromisoformat),
-    "date": _Form(date, date.isoformat, date.fromisoformat),
-    "time": _Form(time, time.isoformat, time.fromisoformat),
-    "decimal": _Form(Decimal, str, Decimal),
+    "timestamp": _JsonForm(datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": _JsonForm(date, date.isoformat, date.fromisoformat),
+    "time": _JsonForm(time, time.isoformat, time.fromisoformat),
+    "decimal": _JsonForm(Decimal, str, Decimal),
 }
 
 

@@ -97,7 +97,7 @@ class Preprocess(DeclaredTransform):
             UnsupportedTypeError: a transform does not work on a column's type.
         """
         from torch_dataloader_utils.preprocess.columns import kind_of, words_of
-        from torch_dataloader_utils.preprocess.scan import Learning, FitScan
+        from torch_dataloader_utils.preprocess.scan import FitScan, Learning
 
         words = {item.name: words_of(item.type) for item in schema}
         outputs = outputs_of(self._entries, schema.names, words, self._others)

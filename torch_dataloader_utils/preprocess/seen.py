@@ -142,7 +142,7 @@ class NumberStatistics:
         return made
 
     def _known(self) -> list[float]:
-        """NumberStatistics that are known to occur, ascending."""
+        """Numbers that are known to occur, ascending."""
         if self.grid is None:
             raise Uncounted
         known = np.concatenate([self.grid.known(), [-np.inf] * (self.below > 0), [np.inf] * (self.above > 0)])

@@ -19,7 +19,7 @@ _READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_worker
 
 @dataclass(frozen=True)
 class FitRows:
-    """FitRows that can be scanned several times.
+    """Rows that can be scanned several times.
 
     Attributes:
         schema: of all columns.
@@ -59,7 +59,7 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
 
 
 def table_of(source: Any) -> pa.Table | None:
-    """FitRows in memory as a table; None if the source is something else."""
+    """Rows in memory as a table; None if the source is something else."""
     if isinstance(source, pa.RecordBatch):
         return pa.Table.from_batches([source])
     if isinstance(source, pa.Table):

@@ -1,6 +1,6 @@
 """The transforms of columns: what each is given, learns and computes, on arrays and on one value with the same bits.
 
-NumberStatistics are float64, in which NaN is missing; a formula is written once for arrays, in place, and once for one Python
+Numbers are float64, in which NaN is missing; a formula is written once for arrays, in place, and once for one Python
 float, which is an IEEE double, too. Each is fitted on what the transforms before it return.
 """
 
