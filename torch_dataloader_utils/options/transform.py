@@ -9,6 +9,9 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Value, one_of, setting
 
+# A column that no file can name, and that a transform may read: the hash of each row's place, uint64.
+PLACE = "\0place"
+
 
 class DeclaredTransform:
     """A transform that says which columns it reads, and by what states and ranks tell it from another.
@@ -18,7 +21,7 @@ class DeclaredTransform:
 
     @property
     def reads(self) -> Sequence[str]:
-        """The columns that it reads; others are not decoded."""
+        """The columns that it reads, `PLACE` among them; others are not decoded."""
         raise NotImplementedError
 
     @property
