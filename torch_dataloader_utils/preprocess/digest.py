@@ -9,7 +9,8 @@ from typing import Any
 
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.hashed import one_hash
-from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
+from torch_dataloader_utils.preprocess.target import TargetEncode
+from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, ColumnTransform, Cross
 
 
 def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
@@ -20,27 +21,35 @@ def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     made = hashlib.blake2b(digest_size=16)
     content: list[Any] = ["preprocess", 1, dtype]
     for each in outputs:
-        links = [[_deciding(link), _plain(fitted)] for link, fitted in zip(each.output.chain, each.fitted, strict=True)]
+        links = [
+            [_deciding(link, each.training), _plain(fitted)]
+            for link, fitted in zip(each.output.chain, each.fitted, strict=True)
+        ]
         content.append([each.output.name, each.output.columns, [kind.text for kind in each.kinds], links])
     made.update(json.dumps(content, sort_keys=True).encode())
     for each in outputs:
         for fitted in each.fitted:
             if "vocabulary" in fitted:
                 made.update(_hashes(fitted["vocabulary"]))
+            if "encoding" in fitted:  # without folds, it is the same for any files
+                used = fitted["encoding"] if each.training else fitted["encoding"][:, :1]
+                made.update(used.astype("<f8").tobytes())
     return made.hexdigest()
 
 
-def _deciding(link: ColumnTransform) -> Any:
+def _deciding(link: ColumnTransform, training: bool) -> Any:
     """The options of a link that decide what is made of values, apart from what it has learned."""
     if isinstance(link, Cross):
-        return ["cross", _deciding(link.of)]
+        return ["cross", _deciding(link.of, training)]
+    if isinstance(link, TargetEncode):
+        return ["targetencode", *([link.folds, link.by, link.seed] if training else [])]
     if isinstance(link, Categorize):
         return ["categorize", link.unknown_ids, link.unknown]
     return [type(link).__name__, {name: _number(value) for name, value in link.given().items()}]
 
 
 def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _number(value) for name, value in fitted.items() if name not in ("vocabulary", "counts")}
+    return {name: _number(value) for name, value in fitted.items() if name not in HELD}
 
 
 def _number(value: Any) -> Any:

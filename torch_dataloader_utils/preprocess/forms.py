@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError, UnsupportedTypeError
+from torch_dataloader_utils.options.transform import PLACE
+from torch_dataloader_utils.preprocess.spec import without_places
 from torch_dataloader_utils.preprocess.transforms import Categorize, Keep
 from torch_dataloader_utils.printing import shown
 
@@ -31,15 +33,20 @@ def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.Reco
 
     names = rows.schema.names
     present = [each for each in outputs if not isinstance(each.last, Keep) or each.output.columns[0] in names]
-    missing = sorted({name for each in present for name in each.output.columns} - set(names))
+    missing = sorted({name for each in present for name in each.reads} - set(names))
+    if PLACE in missing:
+        raise without_places([each.output for each in present])
     if missing:
         raise ColumnNotFoundError(f"no columns {missing}, which this Preprocess was fitted on: there are {names}.")
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
     for each in present:
         given = []
-        for name, type_ in zip(each.output.columns, each.types, strict=True):
-            array = rows.column(names.index(name))
+        for name in each.reads:
+            array, type_ = rows.column(names.index(name)), each.inputs.get(name)
+            if type_ is None:  # places
+                given.append(array)
+                continue
             if pa.types.is_null(plain_type(array.type)):
                 array = pa.nulls(len(array), type_named(type_.text))
             elif kind_of(array.type) != type_.kind and not isinstance(each.last, Keep):
@@ -123,7 +130,7 @@ def whole_batch(table: pa.Table) -> pa.RecordBatch:
 
 def _needed(outputs: Sequence[FittedOutput], frame: Any) -> Any:
     """The columns of a pandas DataFrame that are used: others may hold what Arrow cannot."""
-    names = {name for each in outputs for name in each.output.columns}
+    names = {name for each in outputs for name in each.reads}
     return frame[[name for name in frame.columns if name in names]]
 
 
@@ -131,7 +138,7 @@ def _of_columns(outputs: Sequence[FittedOutput], rows: Mapping[str, Any]) -> dic
     """Of a dict of arrays or lists; arrays come back where arrays were given, else lists."""
     import pyarrow as pa
 
-    types = {name: type_ for each in outputs for name, type_ in zip(each.output.columns, each.types, strict=True)}
+    types = {name for each in outputs for name in each.reads}
     arrays: dict[str, pa.Array] = {}
     of_numpy = False
     for name, values in rows.items():

@@ -20,7 +20,7 @@ from torch_dataloader_utils.preprocess.encoding import decoded
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.saving import FORMAT, VERSION, digest_of_bytes
-from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds, names_of
+from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds
 from torch_dataloader_utils.preprocess.transforms import ColumnTransform, Cross
 from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.redaction import printable
@@ -57,13 +57,13 @@ class Loading:
                 f"it does not hold what was saved ({type(error).__name__}: {error}). Undo the edit, or save it again"
             ) from error
 
-    def check_digest(self, found: str, saved: str) -> None:
+    def check_digests(self, found: Mapping[str, str], saved: Mapping[str, Any]) -> None:
         """Check that what was read is what was saved.
 
         Raises:
             SavedPreprocessError: it was edited.
         """
-        if found != saved:
+        if found != {name: text for name, text in saved.items() if name.endswith("digest")}:
             raise self._error(
                 "it was edited after it was saved: its digest does not match. Fit it again, and save that"
             )
@@ -115,7 +115,7 @@ class Loading:
         dtype = one_of("float32", "float64")("dtype", content["options"]["dtype"])
         inputs = {column: _column_type(text) for column, text in content["inputs"].items()}
         outputs = [self._output(saved, inputs, dtype, content["files"]) for saved in content["outputs"]]
-        names = [name for each in outputs for name in names_of(each.output)]
+        names = [name for each in outputs for name in each.names]
         if not names or len(set(names)) < len(names):
             raise ValueError("two outputs have one name, or there is none")
         rows = content["fitted_on"]["rows"]
@@ -133,8 +133,8 @@ class Loading:
             raise ValueError("an output without a name, a column or a transform")
         if any(link.ends for link in chain[:-1]):
             raise ValueError(f"output {output.name!r} goes on behind its end")
-        types = tuple(inputs[column] for column in output.columns)
-        check_kinds(output, [type_.kind for type_ in types])
+        types = tuple(inputs[column] for column in output.columns + output.by)
+        check_kinds(output, [inputs[column].kind for column in output.columns])
         fitted = tuple(self._fitted(link, each, files) for link, each in zip(chain, saved["fitted"], strict=True))
         return FittedOutput(output, types, fitted, dtype)
 
@@ -153,7 +153,7 @@ class Loading:
     def _fitted(self, link: ColumnTransform, saved: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
         made = {name: decoded(value) for name, value in saved.items() if name != "vocabulary"}
         if "vocabulary" in saved:
-            made |= self._vocabulary(saved["vocabulary"], files)
+            made |= _encoded(saved["vocabulary"], self._vocabulary(saved["vocabulary"], files))
         link.check_fitted(made)
         return made
 
@@ -163,13 +163,15 @@ class Loading:
         values = decoded(saved["values"])
         if None in values or len(set(values)) < len(values):
             raise ValueError("a vocabulary holds a null, or a value twice")
-        made = Vocabulary(saved["type"], values)
+        made: dict[str, Any] = {"vocabulary": Vocabulary(saved["type"], values)}
+        if "encoding" in saved:
+            made["encoding"] = np.array(saved["encoding"], np.float64)
         if "counts" not in saved:
-            return {"vocabulary": made}
+            return made
         counts = np.array(saved["counts"], np.int64)
         if counts.shape != (len(values),) or (counts < 1).any():
             raise ValueError("a vocabulary has other counts than values")
-        return {"vocabulary": made, "counts": counts}
+        return {**made, "counts": counts}
 
     def _in_file(self, name: str, type_: str, files: Mapping[str, Any]) -> dict[str, Any]:
         """The vocabulary in a file beside the JSON, which is parsed only if its bytes are those that were saved."""
@@ -192,7 +194,24 @@ class Loading:
         if not np.array_equal(table.column("id").to_numpy(), np.arange(len(table))):
             raise ValueError(f"the vocabulary in {name!r} is in another order")
         found: dict[str, Any] = {"vocabulary": Vocabulary(type_, array=values)}
+        if "encoding" in table.column_names:
+            found["encoding"] = table.column("encoding").combine_chunks().flatten().to_numpy()
         return {**found, "counts": table.column("count").to_numpy()} if "count" in table.column_names else found
+
+
+def _encoded(saved: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """What was read of a vocabulary, with what its values, unseen ones and null become, if a target was encoded.
+
+    Raises:
+        ValueError: they are not as many.
+    """
+    if "encoding" not in made:
+        return made
+    others, folds = np.array(saved["others"], np.float64), saved["folds"]
+    if type(folds) is not int or others.ndim != 3 or others.shape[:2] != (2, 1 + folds):
+        raise ValueError("a target encoding has no rows for unseen values and null")
+    values = made["encoding"].reshape(len(made["vocabulary"]), *others.shape[1:])
+    return {**made, "encoding": np.concatenate([values, others])}
 
 
 def _column_type(text: str) -> ColumnType:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from torch_dataloader_utils.errors import ColumnNotFoundError, UnsupportedTypeError
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import one_bucket, one_crossed, one_hash
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
     Bucketize,
@@ -69,7 +70,11 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
         return [(output.name, _of_cross(each, last))]
     column = output.columns[0]
     value = _of_value(each)
-    made = [(output.name, _of_list(column, value) if _nested(each) else _of_column(column, value))]
+    if isinstance(last, TargetEncode):
+        made = [(name, _of_target(column, value, each, place)) for place, name in enumerate(each.names)]
+        made = made[: each.encoding.shape[2]]
+    else:
+        made = [(output.name, _of_list(column, value) if _nested(each) else _of_column(column, value))]
     indicated = next((i for i, link in enumerate(output.chain) if isinstance(link, Impute) and link.indicator), None)
     if indicated is not None:
         before = _numbers(each, indicated) if output.numeric else _present
@@ -80,6 +85,12 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
 
         made.append((f"{output.name}_missing", missing))
     return made
+
+
+def _of_target(column: str, place_of: Callable[[Any], int], each: FittedOutput, output: int) -> OfRow:
+    """The function of a row to what its category becomes."""
+    means = each.encoding[:, 0, output].tolist()
+    return lambda row: means[place_of(row[column])]
 
 
 def _nested(each: FittedOutput) -> bool:
@@ -223,6 +234,8 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
             return 0 if value is None else one_bucket(one_hash(value), n, seed)
 
         return hashed
+    if isinstance(last, TargetEncode):
+        return _place(each, check)
     assert isinstance(last, Categorize)
     find = _category(last, each.fitted[-1], each.output.name)
 
@@ -230,6 +243,17 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
         return find(check(value))
 
     return category
+
+
+def _place(each: FittedOutput, check: Callable[[Any], Any]) -> Callable[[Any], int]:
+    """The function of a value to its place in a target encoding, of which unseen values and null are the last."""
+    known = {value: place for place, value in enumerate(each.fitted[-1]["vocabulary"].values)}
+    known[None] = -1
+
+    def place(value: Any) -> int:
+        return known.get(check(value), -2)
+
+    return place
 
 
 def _category(last: Categorize, fitted: Mapping[str, Any], name: str) -> Callable[[Any], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -15,8 +15,16 @@ from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
-from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, names_of, outputs_of
-from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
+from torch_dataloader_utils.preprocess.spec import (
+    Entries,
+    check_kinds,
+    check_names,
+    check_target,
+    entries_of,
+    outputs_of,
+)
+from torch_dataloader_utils.preprocess.target import TargetEncode
+from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, Cross, DateParts, IdTransform, Impute, Keep
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
@@ -40,6 +48,21 @@ class _Fit:
     @cached_property
     def digest(self) -> str:
         return digest_of(self.outputs, self.dtype)
+
+    @property
+    def encodes_targets(self) -> bool:
+        return any(each.output.target is not None for each in self.outputs)
+
+    @property
+    def for_training(self) -> _Fit:
+        outputs = (replace(each, training=each.output.target is not None) for each in self.outputs)
+        return _Fit(tuple(outputs), self.rows, self.dtype)
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Those by which what is saved is known again."""
+        made = {"digest": self.digest}
+        return {**made, "training_digest": self.for_training.digest} if self.encodes_targets else made
 
     @cached_property
     def of_row(self) -> OneRow:
@@ -103,12 +126,12 @@ class Preprocess(DeclaredTransform):
         words = {item.name: words_of(item.type) for item in schema}
         outputs = outputs_of(self._entries, schema.names, words, self._others)
         limit = parse_bytes(memory, "memory")
-        learning = []
+        types = {item.name: item.type for item in schema}
+        kinds = {name: kind_of(type_) for name, type_ in types.items()}
         for output in outputs:
-            types = [schema.field(name).type for name in output.columns]
-            check_kinds(output, [kind_of(type_) for type_ in types])
-            learning.append(Learning(output, types, limit))
-        return FitScan(learning)
+            check_kinds(output, [kinds[name] for name in output.columns])
+            check_target(output, kinds)
+        return FitScan([Learning(output, types, limit) for output in outputs])
 
     def learned(self, scan: FitScan) -> Self:
         """Take over what scans have learned, once `finish` of this last one has returned None; returns self.
@@ -121,6 +144,7 @@ class Preprocess(DeclaredTransform):
                 "this scan is not finished: call finish(), and give the rows to the scan that it returns."
             )
         outputs = tuple(output.made(self._dtype) for output in scan.outputs)
+        check_names([name for each in outputs for name in each.names])
         self._fit = _Fit(outputs, scan.rows, self._dtype)
         return self
 
@@ -159,7 +183,7 @@ class Preprocess(DeclaredTransform):
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs, in order."""
-        return [name for each in self._fitted.outputs for name in names_of(each.output)]
+        return [name for each in self._fitted.outputs for name in each.names]
 
     @property
     def inputs(self) -> list[str]:
@@ -185,7 +209,7 @@ class Preprocess(DeclaredTransform):
         found: dict[str, list[Any]] = {}
         for fitted in self._of(output).fitted:
             for name, value in fitted.items():
-                if name not in ("vocabulary", "counts", "null"):
+                if name not in (*HELD, "null"):
                     found.setdefault(name, []).append(value)
         return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
@@ -266,6 +290,20 @@ class Preprocess(DeclaredTransform):
         fit = self._fitted
         return fit.of_row(rows) if is_one_row(fit.outputs, rows) else in_form(fit.outputs, rows)
 
+    def for_training(self) -> FrozenPreprocess:
+        """What becomes of the rows that this was fitted on: targets are encoded without the rows of a row's own fold.
+
+        Give it to the loader of the training rows, and this Preprocess itself to those of all others. It takes rows in
+        any form but one row.
+
+        Raises:
+            OptionError: this is not fitted, or encodes no target.
+        """
+        fit = self._fitted
+        if not fit.encodes_targets:
+            raise OptionError("for_training(): no TargetEncode is among the transforms, so give the Preprocess itself.")
+        return FrozenPreprocess(fit.for_training)
+
     def frozen(self) -> FrozenPreprocess:
         """What a loader uses: a later `fit` does not change it.
 
@@ -286,7 +324,7 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.saving import save
 
         fit = self._fitted
-        facts = {"digest": fit.digest, "options": {"dtype": fit.dtype}, "fitted_on": {"rows": fit.rows}}
+        facts = {**fit.digests, "options": {"dtype": fit.dtype}, "fitted_on": {"rows": fit.rows}}
         save(os.fspath(path), storage_options or {}, fit.outputs, facts)
 
     @classmethod
@@ -307,7 +345,7 @@ class Preprocess(DeclaredTransform):
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
-        loading.check_digest(made.digest, content["digest"])
+        loading.check_digests(made._fit.digests, content)
         return made
 
     def __repr__(self) -> str:
@@ -326,7 +364,7 @@ class FrozenPreprocess(DeclaredTransform):
     @property
     def reads(self) -> list[str]:
         """The columns that it needs."""
-        return list(dict.fromkeys(name for each in self._fit.outputs for name in each.output.columns))
+        return list(dict.fromkeys(name for each in self._fit.outputs for name in each.reads))
 
     @property
     def mark(self) -> str:
@@ -337,14 +375,16 @@ class FrozenPreprocess(DeclaredTransform):
     def encoded(self) -> list[str]:
         """The columns of which ids are made."""
         made = [
-            each for each in self._fit.outputs if isinstance(each.last, IdTransform) and len(each.output.chain) == 1
+            each
+            for each in self._fit.outputs
+            if isinstance(each.last, (IdTransform, TargetEncode)) and len(each.output.chain) == 1
         ]
-        others = {name for each in self._fit.outputs if each not in made for name in each.output.columns}
+        others = {name for each in self._fit.outputs if each not in made for name in each.reads}
         return [name for each in made for name in each.output.columns if name not in others]
 
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """What becomes of the rows of a record batch."""
-        made = applied_to(self._fit.outputs, rows)
+    def __call__(self, rows: Any) -> Any:
+        """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row."""
+        made = in_form(self._fit.outputs, rows)
         for each in self._fit.outputs:
             if each.categories is not None:
                 recorder().count_ids(each.output.name, *counts_of_ids(each.categories, made.column(each.output.name)))
@@ -353,7 +393,9 @@ class FrozenPreprocess(DeclaredTransform):
 
 def _numbers_of(each: FittedOutput) -> list[str]:
     """The names of an output's columns of computed numbers."""
-    names, last = names_of(each.output), each.last
+    names, last = each.names, each.last
+    if isinstance(last, TargetEncode):
+        return names
     if isinstance(last, (IdTransform, Keep, Cross)):
         return names[1:]  # an indicator
     if isinstance(last, DateParts):

@@ -15,6 +15,7 @@ from torch_dataloader_utils.preprocess.chains import (
     computed,
     crossed_hashes,
     filled,
+    fold_hashes,
     imputed_number,
     plain_values,
 )
@@ -22,7 +23,10 @@ from torch_dataloader_utils.preprocess.columns import column_type, elements, num
 from torch_dataloader_utils.preprocess.counts import ValueCounts
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
-from torch_dataloader_utils.preprocess.spec import OutputSpec
+from torch_dataloader_utils.options.transform import PLACE
+from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
+from torch_dataloader_utils.preprocess.target import TargetEncode
+from torch_dataloader_utils.preprocess.target_sums import TargetSums
 from torch_dataloader_utils.preprocess.transforms import (
     F64,
     Bucketize,
@@ -39,11 +43,14 @@ from torch_dataloader_utils.preprocess.transforms import (
 class Learning:
     """How far the links of one output have learned, and what the present scan counts for the next of them."""
 
-    def __init__(self, output: OutputSpec, types: Sequence[pa.DataType], memory: int) -> None:
-        self.output, self.types, self._memory = output, tuple(types), memory
+    def __init__(self, output: OutputSpec, types: Mapping[str, pa.DataType], memory: int) -> None:
+        self.output, self._memory = output, memory
+        self.types = tuple(types[name] for name in output.columns + output.by)
+        self._target = None if output.target is None else types[output.target.target]
         self.learned: list[Fitted] = []
         self.numbers: NumberStatistics | None = None
         self.counts: ValueCounts | None = None
+        self.targets: TargetSums | None = None
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
         self._learn()
 
@@ -66,6 +73,10 @@ class Learning:
             self._by_bits = self.output.numeric and isinstance(self.output.chain[len(self.learned)], Impute)
             of = pa.int64() if self._by_bits or isinstance(self.output.chain[-1], Cross) else self._value_type
             self.counts = ValueCounts(of, memory=self._memory)
+        if "targets" in needs:
+            assert self.output.target is not None
+            assert self._target is not None
+            self.targets = TargetSums(self.output.target, self._value_type, self._target)
 
     @property
     def _value_type(self) -> pa.DataType:
@@ -83,21 +94,22 @@ class Learning:
             return
         values, _ = elements(arrays[0])
         if not self.output.numeric:
-            assert self.counts is not None
-            self._count(filled(self.links, values)[0])
+            self._add(filled(self.links, values)[0], arrays[1:])
             return
         view = numbers_of(values)
         x = np.empty(len(view))
         computed(self.links, view, x)
         assert self.numbers is not None
         self.numbers.add(x)
-        if self.counts is not None:
-            self._count(as_arrow(_ordered_bits(x[~np.isnan(x)])) if self._by_bits else plain_values(as_arrow(x)))
+        self._add(as_arrow(_ordered_bits(x[~np.isnan(x)])) if self._by_bits else plain_values(as_arrow(x)), arrays[1:])
 
-    def _count(self, values: pa.Array) -> None:
-        assert self.counts is not None
+    def _add(self, values: pa.Array, more: Sequence[pa.Array]) -> None:
+        """Count values, and sum their target, which `more` begins with; what decides folds follows."""
         try:
-            self.counts.add(values)
+            if self.counts is not None:
+                self.counts.add(values)
+            if self.targets is not None:
+                self.targets.add(values, more[0], fold_hashes(self.targets.link, more[1:]))
         except UnsupportedTypeError as error:
             raise UnsupportedTypeError(
                 f"output {self.output.name!r}, column {self.output.columns[0]!r}: {error}"
@@ -109,11 +121,13 @@ class Learning:
             self.numbers.merge(other.numbers)
         if self.counts is not None and other.counts is not None:
             self.counts.merge(other.counts)
+        if self.targets is not None and other.targets is not None:
+            self.targets.merge(other.targets)
 
     def finish(self) -> None:
         """Let as many links learn as what was counted allows."""
         self._learn()
-        self.numbers = self.counts = None
+        self.numbers = self.counts = self.targets = None
 
     def _learn(self) -> None:
         numbers = self.numbers
@@ -131,6 +145,10 @@ class Learning:
             return self._given(link)
         if not link.needs:
             return {}
+        if isinstance(link, TargetEncode):
+            if self.targets is None:
+                raise Uncounted
+            return self.targets.learned(self.output.name)
         if isinstance(link, Impute):
             return {"value": self._imputed(link, numbers)}
         if isinstance(link, (Categorize, Cross)):
@@ -206,6 +224,8 @@ def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     moved = False
     for link in chain[first:]:
         needs = link.needs
+        if "targets" in needs and link is not chain[first]:
+            break  # it sums over the categories that the links before it make, which are not known yet
         # Behind another transform, sums follow only of a grid of known values.
         found |= {"grid"} if moved and needs & {"moments", "grid"} else set() if moved else needs
         moved = moved or isinstance(link, NumberTransform)
@@ -296,17 +316,23 @@ class FitScan:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it reads."""
-        return list(dict.fromkeys(name for output in self._counting for name in output.output.columns))
+        """The columns that it reads; `PLACE` among them, if folds are decided by rows' places."""
+        return list(dict.fromkeys(name for output in self._counting for name in output.output.fitted_columns))
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Count rows, which have at least `columns`."""
+        """Count rows, which have at least `columns`.
+
+        Raises:
+            OptionError: folds are decided by rows' places, and these have none.
+        """
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
+        if PLACE in self.columns and PLACE not in rows.schema.names:
+            raise without_places([output.output for output in self._counting])
         columns = {name: whole(rows.column(name)) for name in self.columns}
         for output in self._counting:
-            output.add([columns[name] for name in output.output.columns])
+            output.add([columns[name] for name in output.output.fitted_columns])
 
     def merge(self, other: FitScan) -> None:
         """Count what a scan of other rows has counted, too."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.by_column import ALL, TYPES, Leaves
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.kinds import ColumnKind
+from torch_dataloader_utils.preprocess.target import TargetEncode, class_names
 from torch_dataloader_utils.preprocess.transforms import (
     ColumnTransform,
     Cross,
@@ -52,6 +54,27 @@ class OutputSpec:
     def numeric(self) -> bool:
         """Whether its values are computed with as float64."""
         return any(link.numeric for link in self.chain)
+
+    @property
+    def target(self) -> TargetEncode | None:
+        """What encodes a target, if something does."""
+        last = self.chain[-1]
+        return last if isinstance(last, TargetEncode) else None
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The columns whose values decide a row's fold."""
+        return () if self.target is None else tuple(self.target.by or ())
+
+    @property
+    def fold_columns(self) -> tuple[str, ...]:
+        """The same, or `PLACE` without any; nothing, if there are no folds."""
+        return self.by or (() if self.target is None else (PLACE,))
+
+    @property
+    def fitted_columns(self) -> tuple[str, ...]:
+        """The columns that it is fitted on."""
+        return self.columns if self.target is None else (*self.columns, self.target.target, *self.fold_columns)
 
 
 def entries_of(spec: Any) -> Entries:
@@ -155,19 +178,25 @@ def outputs_of(
         for column, each in zip(names, own, strict=True):
             for name, chain in chains.items():
                 if not isinstance(chain[0], Drop):
-                    made.append(OutputSpec(column if name is None else name, each, chain))
+                    output = OutputSpec(column if name is None else name, each, chain)
+                    made.append(output)
+                    missing += {*output.fitted_columns} - {*columns, *each, PLACE}
     if missing:
         raise ColumnNotFoundError(
             f"no columns {sorted(set(missing))}, which the Preprocess names: the columns are {list(columns)}."
         )
     if others == "keep":
         made += [OutputSpec(name, (name,), (Keep(),)) for name in columns if name not in of_column]
-    _check_names(made)
+    check_names([name for output in made for name in names_of(output)])
     return made
 
 
-def _check_names(outputs: Sequence[OutputSpec]) -> None:
-    names = [name for output in outputs for name in names_of(output)]
+def check_names(names: Sequence[str]) -> None:
+    """Check that there are outputs, and that their names differ.
+
+    Raises:
+        OptionError: they do not.
+    """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise OptionError(
@@ -178,14 +207,14 @@ def _check_names(outputs: Sequence[OutputSpec]) -> None:
         raise OptionError("Preprocess: the spec leaves no output.")
 
 
-def names_of(output: OutputSpec) -> list[str]:
-    """The names of the columns that an output becomes."""
+def names_of(output: OutputSpec, classes: Sequence[Any] = ()) -> list[str]:
+    """The names of the columns that an output becomes; `classes` are those of its target, if it has some."""
     last = output.chain[-1]
     if isinstance(last, DateParts):
         ends = ("_sin", "_cos") if last.cyclic else ("",)
         own = [f"{output.name}_{part}{end}" for part in last.parts for end in ends]
     else:
-        own = [output.name]
+        own = class_names(output.name, classes)
     indicator = any(isinstance(link, Impute) and link.indicator for link in output.chain)
     return own + ([f"{output.name}_missing"] if indicator else [])
 
@@ -208,8 +237,12 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
                 f"{of}: {link!r} computes with numbers, but column {column!r} holds {each.text}. "
                 f"{_instead(each.values)}"
             )
-        if isinstance(last, IdTransform) and not output.numeric and each.values not in _OF_IDS:
-            raise UnsupportedTypeError(f"{of}: {last!r} makes no ids of column {column!r}, which holds {each.text}.")
+        if isinstance(last, (IdTransform, TargetEncode)) and not output.numeric and each.values not in _OF_IDS:
+            raise UnsupportedTypeError(
+                f"{of}: {last!r} takes no values of column {column!r} as categories: it holds {each.text}."
+            )
+        if isinstance(last, TargetEncode) and each.nested:
+            raise UnsupportedTypeError(f"{of}: TargetEncode takes no lists, but column {column!r} holds {each.text}.")
         if isinstance(last, Cross) and each.nested:
             raise UnsupportedTypeError(f"{of}: Cross takes no lists, but column {column!r} holds {each.text}.")
     if isinstance(last, DateParts) and (kind.values not in _OF_TIMES or kind.nested):
@@ -228,10 +261,40 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
             raise UnsupportedTypeError(f"{of}: indicator=True takes no lists, but the column holds {kind.text}.")
 
 
+def check_target(output: OutputSpec, kinds: Mapping[str, ColumnKind]) -> None:
+    """Check the columns of which an output's target and folds are made, by the kinds of columns.
+
+    Raises:
+        UnsupportedTypeError: a column does not hold such values.
+        OptionError: the target is the column itself.
+    """
+    if output.target is None:
+        return
+    of, target = f"output {output.name!r}", output.target.target
+    if target in output.columns:
+        raise OptionError(f"{of}: {output.target!r} would encode the target by itself: name another column.")
+    if (kind := kinds[target]).nested or kind.values not in ("number", "text", "bytes"):
+        raise UnsupportedTypeError(
+            f"{of}: the target {target!r} holds {kind.text}: expected numbers, or classes as text, bytes or numbers."
+        )
+    for name in output.by:
+        if (kind := kinds[name]).nested or kind.values not in (*_OF_IDS, "time"):
+            raise UnsupportedTypeError(f"{of}: by={name!r} holds {kind.text}, which is not hashed.")
+
+
 def _check_imputed(of: str, link: Impute, output: OutputSpec, kind: str) -> None:
     expected = {"number": (int, float, bool), "text": (str,), "bytes": (bytes,)}.get(kind)
     if expected is not None and not isinstance(link.value, expected):
         raise OptionError(f"{of}: {link!r}: column {output.columns[0]!r} holds {kind}.")
+
+
+def without_places(outputs: Sequence[OutputSpec]) -> OptionError:
+    """The error for rows without places, of which folds are to be made."""
+    named = next(output for output in outputs if PLACE in output.fold_columns)
+    return OptionError(
+        f"output {named.name!r}: {named.target!r} decides a row's fold by its place in a file, and these rows have none. "
+        "Give by=, the columns that identify a row or a group of rows, such as by=['user_id'], and fit it again."
+    )
 
 
 def _instead(kind: str) -> str:

@@ -26,6 +26,7 @@ F64: TypeAlias = npt.NDArray[np.float64]
 I64: TypeAlias = npt.NDArray[np.int64]
 Fitted: TypeAlias = Mapping[str, Any]  # what a transform learned: plain values, and a `Vocabulary`
 
+HELD = ("vocabulary", "counts", "encoding")  # of these, what is learned by value; all else is plain
 STRATEGIES = ("mean", "median", "most_frequent")
 PARTS: dict[str, tuple[int, int]] = {  # the least value of each, and how many there are
     "hour": (0, 24),
