@@ -47,6 +47,7 @@ from torch_dataloader_utils.options import (
     parse_rows,
     repeats_rows,
 )
+from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.plan_page.call import source_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
@@ -57,7 +58,7 @@ from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.redaction import printable, redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
-from torch_dataloader_utils.sources.source import Source, open_files
+from torch_dataloader_utils.sources.source import Source, open_files, rows_read
 from torch_dataloader_utils.storage.waiting import limited
 
 
@@ -545,6 +546,11 @@ def as_stored(dataset: LoaderDataset, changes: Mapping[str, Any], asked: str) ->
         OptionError: this is a combination or a copy.
     """
     return dataset._as_stored(changes, asked)
+
+
+def rows_of_dataset(dataset: LoaderDataset) -> RowsRead:
+    """Which rows a dataset reads."""
+    return rows_read(dataset._source.files, dataset._options)
 
 
 def steps_of(dataset: LoaderDataset) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
@@ -11,6 +12,19 @@ from torch_dataloader_utils.values import Value, one_of, setting
 
 # A column that no file can name, and that a transform may read: the hash of each row's place, uint64.
 PLACE = "\0place"
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """Which rows are read.
+
+    Attributes:
+        files: a hash of each file's path and size.
+        chosen: the filter and the subset, as text; "" for all rows.
+    """
+
+    files: frozenset[int]
+    chosen: str
 
 
 class DeclaredTransform:
@@ -33,6 +47,9 @@ class DeclaredTransform:
     def mark(self) -> str:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError
+
+    def meet(self, rows: RowsRead, name: str) -> None:
+        """Log what is odd about transforming these rows, once for a loader; `name` is that of the data."""
 
     def frozen(self) -> DeclaredTransform:
         """What a loader keeps of it: what it does does not change any more."""

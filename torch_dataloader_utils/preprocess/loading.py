@@ -21,6 +21,7 @@ from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.saving import FORMAT, VERSION, digest_of_bytes
 from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds
+from torch_dataloader_utils.preprocess.target import SeenRows
 from torch_dataloader_utils.preprocess.transforms import ColumnTransform, Cross
 from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.redaction import printable
@@ -121,6 +122,8 @@ class Loading:
         rows = content["fitted_on"]["rows"]
         if type(rows) is not int or rows < 0:
             raise ValueError(f"{rows!r} rows")
+        if "files" in content["fitted_on"]:
+            SeenRows.from_json(content["fitted_on"]["files"])
         return outputs
 
     def _output(

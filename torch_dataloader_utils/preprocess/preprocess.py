@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.options.transform import DeclaredTransform
+from torch_dataloader_utils.options.transform import DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
@@ -23,9 +24,9 @@ from torch_dataloader_utils.preprocess.spec import (
     entries_of,
     outputs_of,
 )
-from torch_dataloader_utils.preprocess.target import TargetEncode
+from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode
 from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, Cross, DateParts, IdTransform, Impute, Keep
-from torch_dataloader_utils.printing import plural, shown
+from torch_dataloader_utils.printing import listed, plural, shown
 from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
 
@@ -37,13 +38,17 @@ if TYPE_CHECKING:
 _MEMORY = 2 << 30  # bytes
 
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+
 @dataclass(frozen=True)
 class _Fit:
-    """What was fitted: the outputs in the order of the spec, and on how many rows."""
+    """What was fitted: the outputs in the order of the spec, on how many rows, and of which files if targets are known."""
 
     outputs: tuple[FittedOutput, ...]
     rows: int
     dtype: str
+    seen: SeenRows | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -56,7 +61,7 @@ class _Fit:
     @property
     def for_training(self) -> _Fit:
         outputs = (replace(each, training=each.output.target is not None) for each in self.outputs)
-        return _Fit(tuple(outputs), self.rows, self.dtype)
+        return _Fit(tuple(outputs), self.rows, self.dtype, self.seen)
 
     @property
     def digests(self) -> dict[str, str]:
@@ -69,7 +74,7 @@ class _Fit:
         return OneRow(self.outputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Fit, (self.outputs, self.rows, self.dtype)
+        return _Fit, (self.outputs, self.rows, self.dtype, self.seen)
 
 
 class Preprocess(DeclaredTransform):
@@ -176,7 +181,10 @@ class Preprocess(DeclaredTransform):
             if not scan.rows:
                 raise EmptyDatasetError("fit: there are no rows to learn from.")
             following = scan.finish()
-        return self.learned(scan)
+        self.learned(scan)
+        if rows.read is not None and self._fitted.encodes_targets:
+            self._fit = replace(self._fitted, seen=SeenRows.of(rows.read))
+        return self
 
     # What was fitted.
 
@@ -324,7 +332,8 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.saving import save
 
         fit = self._fitted
-        facts = {**fit.digests, "options": {"dtype": fit.dtype}, "fitted_on": {"rows": fit.rows}}
+        fitted_on = {"rows": fit.rows, **({} if fit.seen is None else {"files": fit.seen.to_json()})}
+        facts = {**fit.digests, "options": {"dtype": fit.dtype}, "fitted_on": fitted_on}
         save(os.fspath(path), storage_options or {}, fit.outputs, facts)
 
     @classmethod
@@ -344,7 +353,9 @@ class Preprocess(DeclaredTransform):
         outputs, content = loading.read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
-        made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
+        fitted_on = content["fitted_on"]
+        seen = SeenRows.from_json(fitted_on["files"]) if "files" in fitted_on else None
+        made._fit = _Fit(tuple(outputs), fitted_on["rows"], made._dtype, seen)
         loading.check_digests(made._fit.digests, content)
         return made
 
@@ -370,6 +381,17 @@ class FrozenPreprocess(DeclaredTransform):
     def mark(self) -> str:
         """Its digest."""
         return self._fit.digest
+
+    def meet(self, rows: RowsRead, name: str) -> None:
+        """Warn if targets are encoded for rows that were fitted on, as if they were others."""
+        fit = self._fit
+        plain = [each.output.name for each in fit.outputs if each.output.target is not None and not each.training]
+        if plain and fit.seen is not None and fit.seen.among(rows):
+            _LOG.warning(
+                "%s: the Preprocess was fitted on these rows, so %s of a row is made of its own target, and a model "
+                "learns to trust it. Train with transform=prep.for_training().",
+                name, listed(plain, show=repr),
+            )  # fmt: skip
 
     @property
     def encoded(self) -> list[str]:

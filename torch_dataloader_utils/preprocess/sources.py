@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored
+from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, rows_of_dataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
 _READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
@@ -23,11 +24,13 @@ class FitRows:
 
     Attributes:
         schema: of all columns.
-        tables: reads tables of some columns.
+        tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
+        read: which rows of files they are; None: they are in memory.
     """
 
     schema: pa.Schema
     tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
+    read: RowsRead | None = None
 
 
 def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
@@ -40,7 +43,7 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
     if table is not None:
         if options:
             raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
-        return FitRows(table.schema, lambda columns: iter(table.select(list(columns)).to_batches(65_536)))
+        return FitRows(table.schema, lambda columns: iter(_selected(table, columns).to_batches(65_536)))
     if isinstance(source, (StructuredLoader, LoaderDataset)):
         if options:
             raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
@@ -49,13 +52,42 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
         dataset = stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
 
     def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        stored = as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()")
+        # Only a transform is given the places of rows.
+        how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
+        stored = as_stored(dataset, {**_READ, **how}, "fit()")
         try:
             yield from stored
         finally:
             stored.close()
 
-    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables)
+    stored = as_stored(dataset, _READ, "fit()")
+    return FitRows(stored.schema, tables, rows_of_dataset(stored))
+
+
+def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """These columns, without those that rows in memory do not have: who counts them tells what is missing."""
+    return table.select([name for name in columns if name != PLACE])
+
+
+@dataclass(frozen=True)
+class PlacedRows(DeclaredTransform):
+    """These columns as they are, `PLACE` among them."""
+
+    columns: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.columns
+
+    @property
+    def mark(self) -> str:
+        """That of all of its kind."""
+        return "places"
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows."""
+        return rows.select(list(self.columns))
 
 
 def table_of(source: Any) -> pa.Table | None:

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.hashing import U64
+from torch_dataloader_utils.hashing import U64, name_hash
+from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.preprocess.hashed import buckets
 from torch_dataloader_utils.preprocess.transforms import F64, I64, ColumnTransform
 from torch_dataloader_utils.values import Check, flag, maybe, names, setting, values, whole, word
@@ -87,6 +88,44 @@ def class_names(output: str, classes: Sequence[Any]) -> list[str]:
         return [output]
     texts = (each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else each for each in classes)
     return [f"{output}_{text}" for text in texts]
+
+
+_MOST_SEEN = 1_000
+
+
+@dataclass(frozen=True)
+class SeenRows:
+    """By which rows that a target encoding was fitted on are known again.
+
+    Attributes:
+        files: the least hashes of their files: of many files that are read again, some are among them.
+        chosen: the hash of how rows of these files were chosen; 0 for all rows.
+    """
+
+    files: tuple[int, ...]
+    chosen: int
+
+    @classmethod
+    def of(cls, rows: RowsRead) -> SeenRows:
+        """Those of a fit."""
+        return cls(tuple(sorted(rows.files)[:_MOST_SEEN]), name_hash(rows.chosen) if rows.chosen else 0)
+
+    def among(self, rows: RowsRead) -> bool:
+        """Whether some of them are known to be among these."""
+        return not rows.files.isdisjoint(self.files) and self.chosen in (0, SeenRows.of(rows).chosen)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"least": [f"{number:016x}" for number in self.files], "chosen": f"{self.chosen:016x}"}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> SeenRows:
+        """What `to_json` returned.
+
+        Raises:
+            ValueError: it is nothing that it returns.
+        """
+        return cls(tuple(int(text, 16) for text in saved["least"]), int(saved["chosen"], 16))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,12 @@ from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -45,6 +47,7 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
 from torch_dataloader_utils.sources.manifest_file import Inspected
+from torch_dataloader_utils.sources.places import with_places
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, usable_cores
@@ -180,6 +183,9 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         features, counts_rows = options.features, options.shard.count_rows
         options = replace(options, subset=_keyed(options.subset, manifest))
         manifest = features.manifest(manifest, options)
+        if (first := _declared(options.read)) is not None:
+            first.meet(rows_read(manifest.files, options), name)
+            manifest = with_places(manifest, name) if PLACE in first.reads else manifest
         listed = perf_counter() - began
         _report_files(manifest, name)
         _check_processes(manifest.storage, options)
@@ -312,11 +318,25 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
 
 def _asked(deliverable: pa.Schema, read: ReadOptions) -> Sequence[str] | None:
     """The columns that are asked for, or that the transform reads; None for all."""
+    first = _declared(read)
     if read.columns is not None:
-        return named_columns(deliverable, read.columns)
-    first = declared(read.transform if callable(read.transform) else Chained(tuple(read.transform or ())))
+        asked = named_columns(deliverable, read.columns)
+        return [*asked, PLACE] if first is not None and PLACE in first.reads else asked
     # It tells what is missing: some of them may be.
     return None if first is None else [name for name in first.reads if find_path(deliverable, name) is not None]
+
+
+def _declared(read: ReadOptions) -> DeclaredTransform | None:
+    """The first function of the transform, if it declares which columns it reads."""
+    return declared(read.transform if callable(read.transform) else Chained(tuple(read.transform or ())))
+
+
+def rows_read(files: Sequence[DataFile], options: Options) -> RowsRead:
+    """Which rows are read of these files, so that the same ones are known again."""
+    chosen = replace(options.subset, class_weights=None).text
+    filters = "" if options.read.filters is None else repr(options.read.filters)
+    names = (name_hash(file.info.path, file.info.file_size) for file in files)
+    return RowsRead(frozenset(names), "; ".join(filter(None, [chosen, filters])))
 
 
 def _warn_of_objects(converter: Converter) -> None:
