@@ -10,7 +10,7 @@ from typing import Any
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.hashed import one_hash
 from torch_dataloader_utils.preprocess.target import TargetEncode
-from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, ColumnTransform, Cross
+from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, ColumnTransform, Cross, Keep
 
 
 def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
@@ -29,7 +29,7 @@ def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     made.update(json.dumps(content, sort_keys=True).encode())
     for each in outputs:
         for fitted in each.fitted:
-            if "vocabulary" in fitted:
+            if "vocabulary" in fitted and not isinstance(each.last, Keep):  # which only counts
                 made.update(_hashes(fitted["vocabulary"]))
             if "encoding" in fitted:  # without folds, it is the same for any files
                 used = fitted["encoding"] if each.training else fitted["encoding"][:, :1]
@@ -41,6 +41,8 @@ def _deciding(link: ColumnTransform, training: bool) -> Any:
     """The options of a link that decide what is made of values, apart from what it has learned."""
     if isinstance(link, Cross):
         return ["cross", _deciding(link.of, training)]
+    if isinstance(link, Keep):
+        return ["keep"]
     if isinstance(link, TargetEncode):
         return ["targetencode", *([link.folds, link.by, link.seed] if training else [])]
     if isinstance(link, Categorize):

@@ -244,6 +244,26 @@ class Preprocess(DeclaredTransform):
             raise OptionError(f"counts({output!r}): its values were given, not counted.")
         return [int(count) for count in fitted["counts"]]
 
+    def class_counts(self, output: str) -> dict[Any, int]:
+        """How many of the rows that were fitted on have each class, missing ones left out; in the order of classes.
+
+        The weights of a loss that balances n rows of k classes are n / (k * count).
+
+        Args:
+            output: of `Keep(classes=True)`, or of categories that were learned.
+
+        Raises:
+            OptionError: its values were not counted.
+        """
+        each = self._of(output)
+        fitted = each.fitted[-1]
+        if "counts" not in fitted or not isinstance(each.last, (Categorize, Keep)):
+            raise OptionError(
+                f"class_counts({output!r}): its values were not counted, because it is made by {each.last!r}. Fit it "
+                "with Keep(classes=True), which leaves them as they are and counts them, or Categorize()."
+            )
+        return dict(zip(fitted["vocabulary"].values, map(int, fitted["counts"]), strict=True))
+
     def inverse(self, output: str, ids: Sequence[int]) -> list[Any]:
         """The values of ids; None for 0 and unknown.
 

@@ -35,6 +35,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Cross,
     Fitted,
     Impute,
+    Keep,
     Links,
     NumberTransform,
 )
@@ -151,6 +152,10 @@ class Learning:
             return self.targets.learned(self.output.name)
         if isinstance(link, Impute):
             return {"value": self._imputed(link, numbers)}
+        if isinstance(link, Keep):
+            if self.counts is None:
+                raise Uncounted
+            return _categories(Categorize(order="value"), self.counts)
         if isinstance(link, (Categorize, Cross)):
             if self.counts is None or self._by_bits:
                 raise Uncounted

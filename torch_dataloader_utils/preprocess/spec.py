@@ -229,6 +229,8 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
     last, kind = output.chain[-1], kinds[0]
     of = f"output {output.name!r}"
     if isinstance(last, Keep) and len(output.chain) == 1:
+        if last.classes and (kind.nested or kind.values not in _OF_IDS):
+            raise UnsupportedTypeError(f"{of}: {last!r}: column {output.columns[0]!r} holds {kind.text}, not classes.")
         return
     for column, each in zip(output.columns, kinds, strict=True):
         if output.numeric and each.values != "number":

@@ -533,8 +533,22 @@ class DateParts(ColumnTransform):
 class Keep(ColumnTransform):
     """The column as it is."""
 
+    classes: bool = setting(
+        default=False, check=flag, doc="whether its values are classes, whose rows a fit counts for `class_counts`"
+    )
+
     ends = True
     numeric = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The counts of values, if they are classes."""
+        return frozenset({"counts"}) if self.classes else frozenset()
+
+    @property
+    def learned(self) -> Mapping[str, Check]:
+        """See `ColumnTransform`."""
+        return {"vocabulary": _given, "counts": _given} if self.classes else {}
 
 
 class Drop(ColumnTransform):

@@ -33,7 +33,14 @@ from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
-from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
+from torch_dataloader_utils.reading.row_count_scan import (
+    REMOTE_SCANS,
+    RowCounts,
+    Sharing,
+    scan_labels,
+    scan_row_counts,
+    with_counts,
+)
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import Chained, check_transformed, declared
@@ -196,10 +203,16 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         found = features.known_counts(scan, manifest.files, options, name, limited=False, counted=counts_rows)
         key = features.counted_key(scan)
         _check_nulls(manifest, options, scan.converter)
+        balanced = scan.copies is not None and scan.copies.unlearned
         count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
         scans = count or scan.converter.unlearned
         scanned = _row_counts(scan, manifest.files, sharing, options, count, key) if scans else RowCounts()
+        if balanced:
+            labels = _label_counts(scan, manifest.files, sharing, options)
+            scanned = replace(scanned, of=labels.of, labels=labels.labels)
     scanned = sharing.joined(scanned)
+    if balanced and scan.copies is not None:
+        scan = replace(scan, copies=scan.copies.learned(scanned.labels, name))
     files = with_counts(manifest.files, found or scanned) if count or found else manifest.files
     files = first_rows(features.planned(files), options.subset.limit, count or _exact(scan, files))
     scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
@@ -256,6 +269,12 @@ def _row_counts(
     work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
     over = partial(progress_of(options).over, work=work, unit=unit)
     return scan_row_counts(scan, files, sharing, threads, over, key if count else None)
+
+
+def _label_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> RowCounts:
+    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
+    over = partial(progress_of(options).over, work="counting labels", unit=f"{scan.opener.segment_name}s")
+    return scan_labels(scan, files, sharing, threads, over)
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
