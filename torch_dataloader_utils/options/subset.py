@@ -253,8 +253,7 @@ class SubsetOptions(Checked):
     class_weights: Mapping[str, Mapping[str | int | bool | None, float] | Literal["balanced"]] | None = option(
         None,
         maybe(_class_weights_of),
-        doc='copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}, or {"label": "balanced"}, '
-        "which counts the rows of each label first",
+        doc='copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}',
     )
 
     @property

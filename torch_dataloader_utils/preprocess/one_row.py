@@ -71,8 +71,8 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
     column = output.columns[0]
     value = _of_value(each)
     if isinstance(last, TargetEncode):
-        made = [(name, _of_target(column, value, each, place)) for place, name in enumerate(each.names)]
-        made = made[: each.encoding.shape[2]]
+        means = each.encoding[:, 0].T.tolist()
+        made = [(name, _of_target(column, value, own)) for name, own in zip(each.names, means, strict=False)]
     else:
         made = [(output.name, _of_list(column, value) if _nested(each) else _of_column(column, value))]
     indicated = next((i for i, link in enumerate(output.chain) if isinstance(link, Impute) and link.indicator), None)
@@ -87,9 +87,8 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
     return made
 
 
-def _of_target(column: str, place_of: Callable[[Any], int], each: FittedOutput, output: int) -> OfRow:
+def _of_target(column: str, place_of: Callable[[Any], int], means: Sequence[float]) -> OfRow:
     """The function of a row to what its category becomes."""
-    means = each.encoding[:, 0, output].tolist()
     return lambda row: means[place_of(row[column])]
 
 

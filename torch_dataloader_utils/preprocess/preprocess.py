@@ -14,7 +14,7 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
-from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
+from torch_dataloader_utils.preprocess.forms import counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
 from torch_dataloader_utils.preprocess.spec import (
     Entries,
@@ -43,7 +43,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 @dataclass(frozen=True)
 class _Fit:
-    """What was fitted: the outputs in the order of the spec, on how many rows, and of which files if targets are known."""
+    """What was fitted: the outputs in the order of the spec, on how many rows, and of which files for targets."""
 
     outputs: tuple[FittedOutput, ...]
     rows: int

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.chains import (
     computed,
     crossed_hashes,
@@ -23,7 +24,6 @@ from torch_dataloader_utils.preprocess.columns import column_type, elements, num
 from torch_dataloader_utils.preprocess.counts import ValueCounts
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
-from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.target_sums import TargetSums

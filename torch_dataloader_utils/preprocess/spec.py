@@ -115,7 +115,7 @@ def _is_names(columns: Any) -> bool:
 
 def _entry(where: str, given: Any) -> Mapping[str | None, Chain]:
     given = given if isinstance(given, ColumnTransform) else plain(given)
-    if isinstance(given, Mapping) and "kind" not in given:
+    if isinstance(given, Mapping) and not isinstance(given.get("kind"), str):  # an output may be called so
         if not given or not all(isinstance(name, str) and name for name in given):
             raise OptionError(f"{where}: {shown(given)}: expected a dict of output -> transform.")
         return {name: _chain(f"{where}: {name!r}", each) for name, each in given.items()}
@@ -294,8 +294,8 @@ def without_places(outputs: Sequence[OutputSpec]) -> OptionError:
     """The error for rows without places, of which folds are to be made."""
     named = next(output for output in outputs if PLACE in output.fold_columns)
     return OptionError(
-        f"output {named.name!r}: {named.target!r} decides a row's fold by its place in a file, and these rows have none. "
-        "Give by=, the columns that identify a row or a group of rows, such as by=['user_id'], and fit it again."
+        f"output {named.name!r}: {named.target!r} decides a row's fold by its place in a file, and these rows have "
+        "none. Give by=, the columns that identify a row or a group of rows, such as by=['user_id'], and fit it again."
     )
 
 

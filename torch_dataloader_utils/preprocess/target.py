@@ -21,8 +21,7 @@ Whole: TypeAlias = npt.NDArray[np.object_]  # Python's ints, which are exact
 _smooth = values(
     '"auto", or a finite number of at least 0',
     lambda value: (
-        value == "auto"
-        or (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf)
+        value == "auto" or (isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf)
     ),
 )
 _given = values("a value", lambda value: value is not None)
@@ -42,9 +41,9 @@ def _encoding(name: str, given: Any) -> Any:
 class TargetEncode(ColumnTransform):
     """The mean of a target over the rows of a category, drawn to that of all rows where they are few.
 
-    A target of numbers or bools is averaged; of text or bytes, or with `classes`, the share of a class: of two classes
-    that of the last one, else of each one, in an output `<output>_<class>`. Null is a category; an unseen value gets the
-    mean of all rows. Rows without a finite target are not counted.
+    A target of numbers or bools is averaged; of text or bytes, or with `classes`, the share of a class: of two
+    classes that of the last one, else of each one, in an output `<output>_<class>`. Null is a category; an unseen value
+    gets the mean of all rows. Rows without a finite target are not counted.
 
     `Preprocess.for_training()` leaves the rows of a row's own fold out of its means, so that no row sees its target.
 

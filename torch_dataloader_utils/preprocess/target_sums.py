@@ -6,7 +6,6 @@ A number is cut into digits of 40 bits, which int64 adds exactly; few digits are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,23 +80,22 @@ class TargetSums:
 
     def _block(self, values: pa.Array, target: pa.Array, folds: I64) -> pa.Table:
         codes, known = _coded(values, self.type)
-        if self.classes is not None:
-            of_rows, classes = _coded(target, self.classes)
-            counted = of_rows < len(classes)
-            codes, folds, of_rows = codes[counted], folds[counted], of_rows[counted]
-            groups, (value, fold, label) = _groups((codes, folds, of_rows), (len(known) + 1, self.link.folds, len(classes)))
-            made = {"class": classes.take(as_arrow(label))}
-        else:
+        keys = {"value": codes, "fold": folds}
+        names = {"value": pa.concat_arrays([known, pa.nulls(1, known.type)])}
+        sizes = [len(known) + 1, self.link.folds]
+        if self.classes is None:
             y = numbers_of(target).all()
             counted = np.isfinite(y)
-            y, codes, folds = y[counted], codes[counted], folds[counted]
-            groups, (value, fold) = _groups((codes, folds), (len(known) + 1, self.link.folds))
-            made = {}
-        known = pa.concat_arrays([known, pa.nulls(1, known.type)])
-        made = {"value": known.take(as_arrow(value)), "fold": as_arrow(fold), **made}
-        made["n"] = as_arrow(np.bincount(groups, minlength=len(value)))
+        else:
+            keys["class"], names["class"] = _coded(target, self.classes)
+            sizes.append(len(names["class"]))
+            counted = keys["class"] < sizes[-1]
+        groups, found = _groups([key[counted] for key in keys.values()], sizes)
+        made = {key: as_arrow(of) for key, of in zip(keys, found, strict=True)}
+        made |= {key: held_as.take(made[key]) for key, held_as in names.items()}
+        made["n"] = as_arrow(np.bincount(groups, minlength=len(found[0])))
         if self.classes is None:
-            for name, digits in zip("sq", _power_digits(y, groups, len(value)), strict=True):
+            for name, digits in zip("sq", _power_digits(y[counted], groups, len(found[0])), strict=True):
                 made |= {f"{name}{place}": as_arrow(numbers) for place, numbers in digits.items()}
         return pa.table(made)
 
@@ -138,7 +136,9 @@ class TargetSums:
                 f"output {output!r}: the target {self.link.target!r} has {len(classes):,} classes: expected at most "
                 f"{_MOST_CLASSES:,}. A target of numbers, without classes=True, is averaged."
             )
-        totals = self._class_totals(table, codes, len(known)) if self.classes else self._totals(table, codes, len(known))
+        totals = (
+            self._class_totals(table, codes, len(known)) if self.classes else self._totals(table, codes, len(known))
+        )
         made = totals.encoded(self.link.smooth)  # of the values, null and an unseen value
         missing = made[-2:-1] if totals.counts[-1].any() else made[-1:]
         values = typed(known, self.type)
@@ -153,8 +153,7 @@ class TargetSums:
         at = codes, table.column("fold").to_numpy()
         shape = known + 1, self.link.folds
         digits = [
-            {int(name[1:]): _numbers(table, name) for name in table.column_names if name[0] == kind}
-            for kind in "sq"
+            {int(name[1:]): _numbers(table, name) for name in table.column_names if name[0] == kind} for kind in "sq"
         ]
         places = [*digits[0], *(place // 2 for place in digits[1])]
         unit = min(places, default=0)
@@ -168,7 +167,9 @@ class TargetSums:
         """Those of 0 and 1 for each class but the first of two; the last row is null's."""
         of_rows, classes = _ascending(table.column("class"))
         shape = known + 1, self.link.folds, max(len(classes), 1)
-        counts = _placed(table.column("n").to_numpy().astype(object), (codes, table.column("fold").to_numpy(), of_rows), shape)
+        counts = _placed(
+            table.column("n").to_numpy().astype(object), (codes, table.column("fold").to_numpy(), of_rows), shape
+        )
         sums = counts[..., 1:] if shape[2] == 2 else counts
         return TargetTotals(counts.sum(axis=2), sums, sums, 0)
 
@@ -188,7 +189,9 @@ def _coded(values: pa.Array, kind: pa.DataType) -> tuple[I64, pa.Array]:
 
 def _groups(keys: Sequence[I64], sizes: Sequence[int]) -> tuple[I64, list[I64]]:
     """The group of each row, and the keys of groups; key i is below `sizes[i]`."""
-    joined = reduce(lambda made, key: made * key[1] + key[0], zip(keys, sizes, strict=True), np.int64(0))
+    joined = np.zeros(len(keys[0]), np.int64)
+    for key, size in zip(keys, sizes, strict=True):
+        joined = joined * size + key
     if (most := int(np.prod(sizes))) <= 4 * _BLOCK:
         there = np.bincount(joined, minlength=most) > 0
         found, groups = np.flatnonzero(there), (np.cumsum(there) - 1)[joined]
@@ -262,7 +265,7 @@ def _summed(pieces: Sequence[pa.Table]) -> pa.Table:
 
 
 def _numbers(table: pa.Table, name: str) -> I64:
-    return pc.fill_null(table.column(name), 0).to_numpy()
+    return np.asarray(pc.fill_null(table.column(name), 0), np.int64)
 
 
 def _ascending(column: pa.ChunkedArray) -> tuple[I64, pa.Array]:

@@ -46,6 +46,6 @@ def check_labels(column: str, number: int) -> None:
     """
     if number > _MOST:
         raise OptionError(
-            f"class_weights: column {column!r} has more than {_MOST:,} labels, too many to balance: give the weights of "
-            "some, as {label: weight}."
+            f"class_weights: column {column!r} has more than {_MOST:,} labels, too many to balance: give the weights "
+            "of some, as {label: weight}."
         )

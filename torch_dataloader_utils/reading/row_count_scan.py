@@ -203,9 +203,7 @@ def scan_row_counts(
     return counts
 
 
-def scan_labels(
-    spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over
-) -> RowCounts:
+def scan_labels(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over) -> RowCounts:
     """This rank's counts of the live rows that have each label; arguments as of `scan_row_counts`.
 
     Raises:
