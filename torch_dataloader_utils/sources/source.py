@@ -189,10 +189,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         manifest = make(sharers)
         features, counts_rows = options.features, options.shard.count_rows
         options = replace(options, subset=_keyed(options.subset, manifest))
-        manifest = features.manifest(manifest, options)
-        if (first := _declared(options.read)) is not None:
-            first.meet(rows_read(manifest.files, options), name)
-            manifest = with_places(manifest, name) if PLACE in first.reads else manifest
+        manifest = _met(features.manifest(manifest, options), options, name)
         listed = perf_counter() - began
         _report_files(manifest, name)
         _check_processes(manifest.storage, options)
@@ -203,19 +200,12 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         found = features.known_counts(scan, manifest.files, options, name, limited=False, counted=counts_rows)
         key = features.counted_key(scan)
         _check_nulls(manifest, options, scan.converter)
-        balanced = scan.copies is not None and scan.copies.unlearned
         count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
-        scans = count or scan.converter.unlearned
-        scanned = _row_counts(scan, manifest.files, sharing, options, count, key) if scans else RowCounts()
-        if balanced:
-            labels = _label_counts(scan, manifest.files, sharing, options)
-            scanned = replace(scanned, of=labels.of, labels=labels.labels)
+        scanned = _counts(scan, manifest.files, sharing, options, count, key)
     scanned = sharing.joined(scanned)
-    if balanced and scan.copies is not None:
-        scan = replace(scan, copies=scan.copies.learned(scanned.labels, name))
     files = with_counts(manifest.files, found or scanned) if count or found else manifest.files
     files = first_rows(features.planned(files), options.subset.limit, count or _exact(scan, files))
-    scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
+    scan = read_encoded(_learned(scan, scanned, name), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
         _report_empty(name, _why_empty(manifest, options, count), follows=options.follow.follows)
@@ -271,10 +261,26 @@ def _row_counts(
     return scan_row_counts(scan, files, sharing, threads, over, key if count else None)
 
 
-def _label_counts(scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options) -> RowCounts:
+def _counts(
+    scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool, key: str | None
+) -> RowCounts:
+    """What this rank counts and collects of the files before any plan."""
+    scans = count or scan.converter.unlearned
+    made = _row_counts(scan, files, sharing, options, count, key) if scans else RowCounts()
+    if scan.copies is None or not scan.copies.unlearned:
+        return made
     threads = usable_cores() if scan.storage.local else REMOTE_SCANS
     over = partial(progress_of(options).over, work="counting labels", unit=f"{scan.opener.segment_name}s")
-    return scan_labels(scan, files, sharing, threads, over)
+    labels = scan_labels(scan, files, sharing, threads, over)
+    return replace(made, of=labels.of, labels=labels.labels)
+
+
+def _learned(scan: ScanSpec, counts: RowCounts, name: str) -> ScanSpec:
+    """The scan that knows what was counted and collected; `name` is that of the data."""
+    copies = scan.copies
+    if copies is not None and copies.unlearned:
+        copies = copies.learned(counts.labels, name)
+    return replace(scan, copies=copies, converter=scan.converter.learned(counts.values))
 
 
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
@@ -283,6 +289,15 @@ def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
     if strategy is None or not hasattr(strategy, "split"):
         strategy = TargetSizeSplitStrategy(options.split_bytes, options.split_rows)
     return make_splits(strategy, files)
+
+
+def _met(manifest: FileManifest, options: Options, name: str) -> FileManifest:
+    """The manifest of which a transform that declares what it reads knows, with places if it asks for them."""
+    first = _declared(options.read)
+    if first is None:
+        return manifest
+    first.meet(rows_read(manifest.files, options), name)
+    return with_places(manifest, name) if PLACE in first.reads else manifest
 
 
 def _keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
