@@ -8,6 +8,7 @@ import math
 import pickle
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -333,6 +334,22 @@ def test_plain_encoding_of_the_rows_fitted_on_is_a_warning(
         assert not warned(prep, subset=other)
         assert not warned(prep.for_training(), subset=train)
     assert not warned(Preprocess({"city": Categorize()}).fit(str(folders / "parquet")))
+
+
+def test_files_given_by_another_name_are_an_error(tmp_path: Path) -> None:
+    table, data = rows_of(), tmp_path / "data"
+    for part in range(2):
+        (data / f"part={part}").mkdir(parents=True)
+        pq.write_table(table.slice(part * 2_000, 2_000), data / f"part={part}" / "0.parquet")
+    file = data / "part=1" / "0.parquet"
+    for by, raises in ((None, True), ("id", False)):
+        prep = Preprocess({"city": TargetEncode("click", by=by)}).fit(str(data))
+        prep.save(tmp_path / "prep.json")
+        for each in (prep, Preprocess.load(tmp_path / "prep.json")):
+            tdu.stream(str(data / "**" / "*.parquet"), transform=each.for_training(), num_ranks=1, rank=0)
+            tdu.stream(str(file), transform=each, num_ranks=1, rank=0)
+            with pytest.raises(OptionError, match="other folds") if raises else nullcontext():
+                tdu.stream(str(file), transform=each.for_training(), num_ranks=1, rank=0)
 
 
 def test_rows_in_memory_have_no_places() -> None:

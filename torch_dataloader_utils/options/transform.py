@@ -19,11 +19,12 @@ class RowsRead:
     """Which rows are read.
 
     Attributes:
-        files: a hash of each file's path and size.
+        files: a hash of each file's path and size -> the hash of its name, by which its rows have their places; 0 if
+            they have none.
         chosen: the filter and the subset, as text; "" for all rows.
     """
 
-    files: frozenset[int]
+    files: Mapping[int, int]
     chosen: str
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.options.transform import DeclaredTransform, RowsRead
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import counts_of_ids, in_form, is_one_row
@@ -182,8 +182,8 @@ class Preprocess(DeclaredTransform):
                 raise EmptyDatasetError("fit: there are no rows to learn from.")
             following = scan.finish()
         self.learned(scan)
-        if rows.read is not None and self._fitted.encodes_targets:
-            self._fit = replace(self._fitted, seen=SeenRows.of(rows.read))
+        if (read := rows.read()) is not None and self._fitted.encodes_targets:
+            self._fit = replace(self._fitted, seen=SeenRows.of(read))
         return self
 
     # What was fitted.
@@ -403,8 +403,17 @@ class FrozenPreprocess(DeclaredTransform):
         return self._fit.digest
 
     def meet(self, rows: RowsRead, name: str) -> None:
-        """Warn if targets are encoded for rows that were fitted on, as if they were others."""
+        """Warn if targets are encoded for rows that were fitted on, as if they were others.
+
+        Raises:
+            OptionError: rows were in other folds when they were fitted on.
+        """
         fit = self._fit
+        if PLACE in self.reads and fit.seen is not None and fit.seen.moved(rows):
+            raise OptionError(
+                f"{name}: when the Preprocess was fitted, it was given these files as others of a folder, so their rows "
+                "were in other folds. Give the path that fit() was given, or fit it with TargetEncode(by=[...])."
+            )
         plain = [each.output.name for each in fit.outputs if each.output.target is not None and not each.training]
         if plain and fit.seen is not None and fit.seen.among(rows):
             _LOG.warning(

@@ -25,12 +25,12 @@ class FitRows:
     Attributes:
         schema: of all columns.
         tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
-        read: which rows of files they are; None: they are in memory.
+        read: which rows of files were read; None: they are in memory.
     """
 
     schema: pa.Schema
     tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
-    read: RowsRead | None = None
+    read: Callable[[], RowsRead | None] = lambda: None
 
 
 def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
@@ -51,17 +51,19 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
     else:
         dataset = stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
 
+    read: list[RowsRead] = []
+
     def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         # Only a transform is given the places of rows.
         how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
         stored = as_stored(dataset, {**_READ, **how}, "fit()")
+        read.append(rows_of_dataset(stored))
         try:
             yield from stored
         finally:
             stored.close()
 
-    stored = as_stored(dataset, _READ, "fit()")
-    return FitRows(stored.schema, tables, rows_of_dataset(stored))
+    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables, lambda: read[-1] if read else None)
 
 
 def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -97,25 +97,30 @@ class SeenRows:
     """By which rows that a target encoding was fitted on are known again.
 
     Attributes:
-        files: the least hashes of their files: of many files that are read again, some are among them.
+        files: the least hashes of their files, and those of their names: of many files that are read again, some are
+            among them.
         chosen: the hash of how rows of these files were chosen; 0 for all rows.
     """
 
-    files: tuple[int, ...]
+    files: Mapping[int, int]
     chosen: int
 
     @classmethod
     def of(cls, rows: RowsRead) -> SeenRows:
         """Those of a fit."""
-        return cls(tuple(sorted(rows.files)[:_MOST_SEEN]), name_hash(rows.chosen) if rows.chosen else 0)
+        return cls(dict(sorted(rows.files.items())[:_MOST_SEEN]), name_hash(rows.chosen) if rows.chosen else 0)
 
     def among(self, rows: RowsRead) -> bool:
         """Whether some of them are known to be among these."""
-        return not rows.files.isdisjoint(self.files) and self.chosen in (0, SeenRows.of(rows).chosen)
+        return not rows.files.keys().isdisjoint(self.files) and self.chosen in (0, SeenRows.of(rows).chosen)
+
+    def moved(self, rows: RowsRead) -> bool:
+        """Whether some of these files have another name than they had, so that their rows have other places."""
+        return any(name != rows.files.get(file, name) for file, name in self.files.items())
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {"least": [f"{number:016x}" for number in self.files], "chosen": f"{self.chosen:016x}"}
+        return {"least": {f"{file:x}": f"{name:x}" for file, name in self.files.items()}, "chosen": f"{self.chosen:x}"}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> SeenRows:
@@ -124,7 +129,8 @@ class SeenRows:
         Raises:
             ValueError: it is nothing that it returns.
         """
-        return cls(tuple(int(text, 16) for text in saved["least"]), int(saved["chosen"], 16))
+        files = {int(file, 16): int(name, 16) for file, name in saved["least"].items()}
+        return cls(files, int(saved["chosen"], 16))
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,15 @@ def with_places(manifest: FileManifest, name: str) -> FileManifest:
             f"{name}: a transform asks for the places of rows, but those of this table move when it is rewritten. Tell "
             "its rows apart by columns: TargetEncode(by=[...])."
         )
-    keys = {file.info.key: name_hash(manifest.name_of(file)) for file in manifest.files}
+    files = tuple(replace(file, name_hash=name_hash(manifest.name_of(file))) for file in manifest.files)
+    keys = {file.info.key: file.name_hash for file in files}
     opener = manifest.opener
     placed: FileOpener = (  # rows have their numbers in the file as written
         replace(opener, inner=PlacedOpener(opener.inner, keys))
         if isinstance(opener, LiveOpener)
         else PlacedOpener(opener, keys)
     )
-    return replace(manifest, opener=placed, schema=manifest.schema.append(_FIELD))
+    return replace(manifest, files=files, opener=placed, schema=manifest.schema.append(_FIELD))
 
 
 @dataclass(frozen=True)

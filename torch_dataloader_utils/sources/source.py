@@ -296,8 +296,9 @@ def _met(manifest: FileManifest, options: Options, name: str) -> FileManifest:
     first = _declared(options.read)
     if first is None:
         return manifest
+    manifest = with_places(manifest, name) if PLACE in first.reads else manifest
     first.meet(rows_read(manifest.files, options), name)
-    return with_places(manifest, name) if PLACE in first.reads else manifest
+    return manifest
 
 
 def _keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
@@ -369,8 +370,8 @@ def rows_read(files: Sequence[DataFile], options: Options) -> RowsRead:
     """Which rows are read of these files, so that the same ones are known again."""
     chosen = replace(options.subset, class_weights=None).text
     filters = "" if options.read.filters is None else repr(options.read.filters)
-    names = (name_hash(file.info.path, file.info.file_size) for file in files)
-    return RowsRead(frozenset(names), "; ".join(filter(None, [chosen, filters])))
+    names = {name_hash(file.info.path, file.info.file_size): file.name_hash for file in files}
+    return RowsRead(names, "; ".join(filter(None, [chosen, filters])))
 
 
 def _warn_of_objects(converter: Converter) -> None:
