@@ -411,8 +411,8 @@ class FrozenPreprocess(DeclaredTransform):
         fit = self._fit
         if PLACE in self.reads and fit.seen is not None and fit.seen.moved(rows):
             raise OptionError(
-                f"{name}: when the Preprocess was fitted, it was given these files as others of a folder, so their rows "
-                "were in other folds. Give the path that fit() was given, or fit it with TargetEncode(by=[...])."
+                f"{name}: when the Preprocess was fitted, it was given these files by other names, so their rows were "
+                "in other folds. Give the path that fit() was given, or fit it with TargetEncode(by=[...])."
             )
         plain = [each.output.name for each in fit.outputs if each.output.target is not None and not each.training]
         if plain and fit.seen is not None and fit.seen.among(rows):
