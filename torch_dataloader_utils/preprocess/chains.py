@@ -37,6 +37,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Links,
     NumberTransform,
 )
+from torch_dataloader_utils.preprocess.zones import offsets
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 _CHUNK = 8192  # numbers computed at a time: they stay in the processor's cache
@@ -129,7 +130,7 @@ def made_of(each: FittedOutput, arrays: Sequence[pa.Array]) -> list[pa.Array]:
     if isinstance(last, Keep):
         return [array]
     if isinstance(last, DateParts):
-        return _parts(last, array, each.dtype)
+        return _parts(last, array, last.zone or each.types[0].zone, each.dtype)
     if isinstance(last, Cross):
         return [as_arrow(_crossed(each, last, arrays))]
     values, lists = elements(array)
@@ -192,10 +193,9 @@ def _crossed(each: FittedOutput, last: Cross, arrays: Sequence[pa.Array]) -> I64
     return ids
 
 
-def _parts(last: DateParts, array: pa.Array, dtype: str) -> list[pa.Array]:
+def _parts(last: DateParts, array: pa.Array, zone: str | None, dtype: str) -> list[pa.Array]:
     array = plain_values(array)
-    if last.zone is not None:
-        array = array.cast(pa.timestamp(array.type.unit, last.zone))
+    array = array if zone is None else _wall_clock(array, zone)
     made: list[pa.Array] = []
     for part in last.parts:
         numbers = _part(part, array)
@@ -208,6 +208,18 @@ def _parts(last: DateParts, array: pa.Array, dtype: str) -> list[pa.Array]:
         angle *= 2 * math.pi / count
         made += [as_arrow(function(as_arrow(angle)).to_numpy().astype(dtype)) for function in (pc.sin, pc.cos)]
     return made
+
+
+def _wall_clock(array: pa.Array, zone: str) -> pa.Array:
+    """What clocks in a zone show at instants, as timestamps without a zone."""
+    unit = _PER_SECOND[array.type.unit]
+    instants = array.cast(pa.timestamp(array.type.unit))
+    numbers = np.asarray(pc.fill_null(instants, pa.scalar(0, instants.type)).view(pa.int64()))
+    local = as_arrow(numbers + offsets(numbers // unit, zone) * unit).view(instants.type)
+    return pc.if_else(array.is_valid(), local, pa.scalar(None, instants.type))
+
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _part(part: str, array: pa.Array) -> pa.Array:

@@ -100,6 +100,11 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.columns import kind_of, words_of
         from torch_dataloader_utils.preprocess.scan import FitScan, Learning
 
+        if not self._entries:
+            raise OptionError(
+                "this Preprocess was loaded: it holds what was fitted, but no spec. Make it again as "
+                "Preprocess({...}), with its spec, and fit that."
+            )
         words = {item.name: words_of(item.type) for item in schema}
         outputs = outputs_of(self._entries, schema.names, words, self._others)
         limit = parse_bytes(memory, "memory")
@@ -302,17 +307,15 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.loading import Loading
 
-        loading = Loading(os.fspath(path), storage_options or {})
-        outputs, content = loading.read()
+        outputs, content = Loading(os.fspath(path), storage_options or {}).read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
-        loading.check_digest(made.digest, content["digest"])
         return made
 
     def __repr__(self) -> str:
         if self._fit is None:
-            return f"<Preprocess of {plural(len(self._entries), 'entry')}, not fitted>"
+            return f"<Preprocess of {plural(len(self._entries), 'key')}, not fitted>"
         outputs = plural(len(self.outputs), "output")
         return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
 

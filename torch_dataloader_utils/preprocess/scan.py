@@ -153,7 +153,7 @@ class Learning:
                 f"output {self.output.name!r}: {link!r}: expected values of type {type_}, as column "
                 f"{self.output.columns[0]!r} has: {error}"
             ) from error
-        fitted: Fitted = {"vocabulary": Vocabulary(str(values.type), array=values)}
+        fitted: Fitted = {"vocabulary": Vocabulary.of(values)}
         return fitted if link.nulls == "missing" else {**fitted, "null": 0}
 
     def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Any:
@@ -241,7 +241,7 @@ def _categories(link: Any, counts: ValueCounts) -> Fitted:
                 place = None
             else:
                 values, numbers = values[:-1], numbers[:-1]
-    fitted = {"vocabulary": Vocabulary(str(values.type), array=values), "counts": numbers}
+    fitted = {"vocabulary": Vocabulary.of(values), "counts": numbers}
     return fitted if place is None else {**fitted, "null": place}
 
 
