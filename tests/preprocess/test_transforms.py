@@ -108,7 +108,9 @@ def test_indicator_as_scikit_learn(numbers: np.ndarray) -> None:
 
 def test_buckets_as_scikit_learn(numbers: np.ndarray) -> None:
     there = numbers[~np.isnan(numbers)]
-    theirs = sklearn.KBinsDiscretizer(7, encode="ordinal", strategy="quantile", quantile_method="linear", subsample=None)
+    theirs = sklearn.KBinsDiscretizer(
+        7, encode="ordinal", strategy="quantile", quantile_method="linear", subsample=None
+    )
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         expected = theirs.fit_transform(there[:, None])[:, 0]
     if len(theirs.bin_edges_[0]) < 8:

@@ -29,9 +29,12 @@ def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.Reco
     from torch_dataloader_utils.preprocess.chains import made_of, schema_of
     from torch_dataloader_utils.preprocess.columns import column_of, kind_of, type_named, value_type
 
-    columns = {name: column_of(rows, name) for each in outputs for name in each.output.columns}
-    present = [each for each in outputs if not isinstance(each.last, Keep) or columns[each.output.columns[0]] is not None]
-    missing = sorted({name for each in present for name in each.output.columns if columns[name] is None})
+    found = {name: column_of(rows, name) for each in outputs for name in each.output.columns}
+    columns = {name: column for name, column in found.items() if column is not None}
+    present = [
+        each for each in outputs if not isinstance(each.last, Keep) or each.output.columns[0] in columns
+    ]
+    missing = sorted({name for each in present for name in each.output.columns} - columns.keys())
     if missing:
         raise ColumnNotFoundError(
             f"no columns {missing}, which this Preprocess was fitted on: there are {rows.schema.names}."

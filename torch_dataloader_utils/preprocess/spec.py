@@ -229,17 +229,14 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
         if output.numeric and each.values != "number":
             link = next(link for link in output.chain if link.numeric)
             raise UnsupportedTypeError(
-                f"{of}: {link!r} computes with numbers, but the column holds {each.text}. "
-                f"{_instead(each.values)}"
+                f"{of}: {link!r} computes with numbers, but the column holds {each.text}. {_instead(each.values)}"
             )
         if isinstance(last, IdTransform) and not output.numeric and each.values not in _OF_IDS:
             raise UnsupportedTypeError(f"{of}: {last!r} makes no ids of column {column!r}, which holds {each.text}.")
         if isinstance(last, Cross) and each.nested:
             raise UnsupportedTypeError(f"{of}: Cross takes no lists, but column {column!r} holds {each.text}.")
     if isinstance(last, DateParts) and (kind.values not in _OF_TIMES or kind.nested):
-        raise UnsupportedTypeError(
-            f"{of}: {last!r} takes dates and times, but the column holds {kind.text}."
-        )
+        raise UnsupportedTypeError(f"{of}: {last!r} takes dates and times, but the column holds {kind.text}.")
     if isinstance(last, DateParts) and last.zone is not None and kind.values != "zoned":
         raise OptionError(
             f"{of}: zone={last.zone!r} converts instants, but the column holds {kind.text}: leave zone out, and its "

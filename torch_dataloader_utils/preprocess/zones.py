@@ -1,4 +1,4 @@
-"""The wall clock of zones, by Python's `zoneinfo`: Arrow knows no daylight saving after 2037, and no zones on Windows."""
+"""The wall clock of zones, by `zoneinfo`: Arrow knows no daylight saving after 2037, and no zones on Windows."""
 
 from __future__ import annotations
 
