@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.hashed import one_hash
-from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross, DateParts
+from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
 
 
 def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
@@ -21,8 +21,7 @@ def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     content: list[Any] = ["preprocess", 1, dtype]
     for each in outputs:
         links = [[_deciding(link), _plain(fitted)] for link, fitted in zip(each.output.chain, each.fitted, strict=True)]
-        zone = each.types[0].zone if isinstance(each.last, DateParts) else None  # that of their wall clock
-        content.append([each.output.name, each.output.columns, [kind.text for kind in each.kinds], links, zone])
+        content.append([each.output.name, each.output.columns, [kind.text for kind in each.kinds], links])
     made.update(json.dumps(content, sort_keys=True).encode())
     for each in outputs:
         for fitted in each.fitted:

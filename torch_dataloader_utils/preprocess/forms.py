@@ -27,26 +27,21 @@ def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.Reco
     import pyarrow as pa
 
     from torch_dataloader_utils.preprocess.chains import made_of, schema_of
-    from torch_dataloader_utils.preprocess.columns import column_of, kind_of, type_named, value_type
+    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named
 
-    found = {name: column_of(rows, name) for each in outputs for name in each.output.columns}
-    columns = {name: column for name, column in found.items() if column is not None}
-    present = [
-        each for each in outputs if not isinstance(each.last, Keep) or each.output.columns[0] in columns
-    ]
-    missing = sorted({name for each in present for name in each.output.columns} - columns.keys())
+    names = rows.schema.names
+    present = [each for each in outputs if not isinstance(each.last, Keep) or each.output.columns[0] in names]
+    missing = sorted({name for each in present for name in each.output.columns} - set(names))
     if missing:
-        raise ColumnNotFoundError(
-            f"no columns {missing}, which this Preprocess was fitted on: there are {rows.schema.names}."
-        )
+        raise ColumnNotFoundError(f"no columns {missing}, which this Preprocess was fitted on: there are {names}.")
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
     for each in present:
         given = []
         for name, type_ in zip(each.output.columns, each.types, strict=True):
-            array = columns[name]
-            if pa.types.is_null(value_type(array.type)) and kind_of(array.type).nested in ("", type_.kind.nested):
-                array = array.cast(type_named(type_.text))
+            array = rows.column(names.index(name))
+            if pa.types.is_null(plain_type(array.type)):
+                array = pa.nulls(len(array), type_named(type_.text))
             elif kind_of(array.type) != type_.kind and not isinstance(each.last, Keep):
                 raise UnsupportedTypeError(
                     f"column {name!r} holds {kind_of(array.type).text} ({array.type}), but this Preprocess was fitted "

@@ -6,7 +6,6 @@ import datetime as dt
 import math
 import sys
 from collections.abc import Sequence
-from decimal import Decimal
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -98,8 +97,6 @@ def one_hash(value: object) -> int:
         return _hash_int(value)
     if isinstance(value, Time):
         return NULL if value != value else _hash_time(*_seconds(value))  # NaT is not equal to itself
-    if isinstance(value, Decimal) and value.is_finite() and value == int(value) and -(2**63) <= value < 2**63:
-        return _hash_int(int(value))
     if value is None or value is getattr(sys.modules.get("pandas"), "NA", None):
         return NULL
     raise UnsupportedTypeError(

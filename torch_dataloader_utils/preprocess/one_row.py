@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, UnsupportedTypeError
-from torch_dataloader_utils.hashing import NULL
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import one_bucket, one_crossed, one_hash
 from torch_dataloader_utils.preprocess.transforms import (
@@ -248,17 +247,9 @@ def _category(last: Categorize, fitted: Mapping[str, Any], name: str) -> Callabl
             return found
         if last.unknown == "error":
             raise unknown_value(name, value, len(values))
-        return 1 if last.unknown_ids == 1 else one_bucket(_unknown_hash(value), last.unknown_ids + 1, 0)
+        return 1 if last.unknown_ids == 1 else one_bucket(one_hash(value), last.unknown_ids + 1, 0)
 
     return find
-
-
-def _unknown_hash(value: Any) -> int:
-    """The hash of an unknown value; of a number without one, which is not whole or too large, that of null."""
-    try:
-        return one_hash(value)
-    except UnsupportedTypeError:
-        return NULL
 
 
 def _of_cross(each: FittedOutput, last: Cross) -> OfRow:
