@@ -43,7 +43,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Links,
     NumberTransform,
 )
-from torch_dataloader_utils.preprocess.zones import wall_clock
+from torch_dataloader_utils.preprocess.zones import offsets
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -222,8 +222,7 @@ def _crossed(each: FittedOutput, last: Cross, arrays: Sequence[pa.Array]) -> I64
 
 def _parts(last: DateParts, array: pa.Array, zone: str | None, dtype: str) -> list[pa.Array]:
     array = plain_values(array)
-    if zone is not None:  # also that of the fitted column: the same instant has the same parts
-        array = wall_clock(array, zone)
+    array = array if zone is None else _wall_clock(array, zone)
     made: list[pa.Array] = []
     for part in last.parts:
         numbers = _part(part, array)
@@ -236,6 +235,18 @@ def _parts(last: DateParts, array: pa.Array, zone: str | None, dtype: str) -> li
         angle *= 2 * math.pi / count
         made += [as_arrow(function(as_arrow(angle)).to_numpy().astype(dtype)) for function in (pc.sin, pc.cos)]
     return made
+
+
+def _wall_clock(array: pa.Array, zone: str) -> pa.Array:
+    """What clocks in a zone show at instants, as timestamps without a zone."""
+    unit = _PER_SECOND[array.type.unit]
+    instants = array.cast(pa.timestamp(array.type.unit))
+    numbers = np.asarray(pc.fill_null(instants, pa.scalar(0, instants.type)).view(pa.int64()))
+    local = as_arrow(numbers + offsets(numbers // unit, zone) * unit).view(instants.type)
+    return pc.if_else(array.is_valid(), local, pa.scalar(None, instants.type))
+
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _part(part: str, array: pa.Array) -> pa.Array:

@@ -65,6 +65,14 @@ def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.Chunk
     return None if path is None else column_at(rows, path)
 
 
+def with_fields(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """The rows with the fields of structs that are named, as in "parent.child", as columns, too."""
+    for name in names:
+        found = None if name in rows.schema.names else column_of(rows, name)
+        rows = rows if found is None else rows.append_column(name, found)
+    return rows
+
+
 def types_by_name(schema: pa.Schema, named: Sequence[str]) -> dict[str, pa.DataType]:
     """The types of the columns of a schema, and of the fields of structs that are named."""
     found = {item.name: item.type for item in schema}
@@ -292,6 +300,28 @@ def column_type(type_: pa.DataType) -> ColumnType:
     return ColumnType(str(in_lists(type_, made)), kind_of(type_), zone)
 
 
+def widened(values: pa.Array) -> pa.Array:
+    """Distinct values without null, in the type that stands for all of their kind.
+
+    Raises:
+        pyarrow.ArrowInvalid: a float is not whole.
+    """
+    type_ = values.type
+    if is_text(type_):
+        return values.cast(pa.large_string())
+    if pt.is_uint64(type_) and len(values) and pc.max(values).as_py() > _MOST_INT:
+        return values
+    if pt.is_integer(type_) or pt.is_floating(type_):
+        return values.cast(pa.int64())
+    if pt.is_timestamp(type_):
+        try:
+            return values.cast(pa.timestamp("us", type_.tz))
+        except pa.ArrowInvalid:  # it has nanoseconds, or lies millennia away
+            return values
+    kind = _kind_of_values(type_)
+    return values.cast({"bytes": pa.large_binary(), "date": pa.date32()}.get(kind, type_))
+
+
 def type_named(text: str) -> pa.DataType:
     """The type of this name, of those that are saved.
 
@@ -310,6 +340,7 @@ def type_named(text: str) -> pa.DataType:
     return pa.null() if text == "null" else pa.type_for_alias(text)
 
 
+_MOST_INT = 2**63 - 1
 _LONGEST_NAME = 200
 _NESTED: Mapping[str, Callable[[pa.DataType, str], pa.DataType]] = {
     "list<item: ": lambda item, _: pa.list_(item),

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import DeclaredTransform
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
-from torch_dataloader_utils.preprocess.forms import applied_to, in_form, is_one_row
+from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
 from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, named_in, names_of, outputs_of
 from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
@@ -99,6 +100,11 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
         from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
 
+        if not self._entries:
+            raise OptionError(
+                "this Preprocess was loaded: it holds what was fitted, but no spec. Make it again as "
+                "Preprocess({...}), with its spec, and fit that."
+            )
         found = types_by_name(schema, named_in(self._entries))
         words = {name: words_of(type_) for name, type_ in found.items()}
         outputs = outputs_of(self._entries, list(found), words, self._others)
@@ -302,17 +308,15 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.loading import Loading
 
-        loading = Loading(os.fspath(path), storage_options or {})
-        outputs, content = loading.read()
+        outputs, content = Loading(os.fspath(path), storage_options or {}).read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
-        loading.check_digest(made.digest, content["digest"])
         return made
 
     def __repr__(self) -> str:
         if self._fit is None:
-            return f"<Preprocess of {plural(len(self._entries), 'entry')}, not fitted>"
+            return f"<Preprocess of {plural(len(self._entries), 'key')}, not fitted>"
         outputs = plural(len(self.outputs), "output")
         return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
 
@@ -344,7 +348,11 @@ class FrozenPreprocess(DeclaredTransform):
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """What becomes of the rows of a record batch."""
-        return applied_to(self._fit.outputs, rows)
+        made = applied_to(self._fit.outputs, rows)
+        for each in self._fit.outputs:
+            if each.categories is not None:
+                recorder().count_ids(each.output.name, *counts_of_ids(each.categories, made.column(each.output.name)))
+        return made
 
 
 def _numbers_of(each: FittedOutput) -> list[str]:

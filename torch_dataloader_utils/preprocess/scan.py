@@ -230,7 +230,7 @@ class Learning:
             same = False
         if not same:
             raise OptionError(f"{self.output.where}: {link!r}: expected values of type {type_}, as the column has.")
-        fitted: Fitted = {"vocabulary": Vocabulary(str(values.type), array=values)}
+        fitted: Fitted = {"vocabulary": Vocabulary.of(values)}
         return fitted if link.nulls == "missing" else {**fitted, "null": 0}
 
     def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Any:
@@ -339,7 +339,7 @@ def _categories(link: Any, counts: ValueCounts) -> Fitted:
         null = counts.missing >= int(numbers.min())
         if null:
             values, numbers = counts.kept(link.min_count, link.max_size - 1, link.order)
-    fitted = {"vocabulary": Vocabulary(str(values.type), array=values), "counts": numbers}
+    fitted = {"vocabulary": Vocabulary.of(values), "counts": numbers}
     if not null:
         return fitted
     # In the order of values, it comes before all.

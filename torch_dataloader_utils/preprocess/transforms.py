@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess.zones import zone_named
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Check, Value, flag, maybe, one_of, setting, values, whole
 
@@ -54,6 +55,7 @@ def _finite(value: Any) -> bool:
 
 
 _bound = maybe(values("a number", lambda value: _number(value) and not math.isnan(value)))
+_a_name = values("a name", _is_name)
 _finite_number = values("a finite number", _finite)
 _positive = values("a number above 0", lambda value: _finite(value) and value > 0)
 _given = values("a value", lambda value: value is not None)
@@ -534,7 +536,7 @@ class DateParts(ColumnTransform):
 
     parts: Sequence[str] = setting(doc="the parts", kw_only=False)
     cyclic: bool = setting(default=False, check=flag, doc="sine and cosine of each part")
-    zone: str | None = setting(default=None, doc="the zone to which instants are converted")
+    zone: str | None = setting(default=None, check=maybe(_a_name), doc="the zone to which instants are converted")
 
     ends = True
     numeric = False
@@ -551,8 +553,8 @@ class DateParts(ColumnTransform):
         if not parts or any(part not in known for part in parts) or len(set(parts)) < len(parts):
             raise OptionError(f"DateParts({shown(list(parts))}): expected different ones of {known}.")
         vars(self)["parts"] = parts
-        if self.zone is not None and not _is_zone(self.zone):
-            raise OptionError(f"DateParts(zone={shown(self.zone)}): expected a zone, such as 'Europe/Berlin'.")
+        if self.zone is not None:
+            zone_named(self.zone)
 
 
 class Keep(ColumnTransform):
@@ -567,16 +569,6 @@ class Drop(ColumnTransform):
 
     ends = True
     numeric = False
-
-
-def _is_zone(name: Any) -> bool:
-    from zoneinfo import ZoneInfo
-
-    try:
-        ZoneInfo(name)
-    except (OSError, ValueError, TypeError, KeyError):  # of names that are no paths, too
-        return False
-    return True
 
 
 def _width(found: float) -> float:
