@@ -65,8 +65,8 @@ def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.Chunk
     return None if path is None else column_at(rows, path)
 
 
-def with_fields(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """The rows with the fields of structs that are named, as in "parent.child", as columns, too."""
+def with_fields(rows: Any, names: Sequence[str]) -> Any:
+    """A table or record batch with the fields of structs that are named, as in "parent.child", as columns, too."""
     for name in names:
         found = None if name in rows.schema.names else column_of(rows, name)
         rows = rows if found is None else rows.append_column(name, found)

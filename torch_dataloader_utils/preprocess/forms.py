@@ -156,9 +156,12 @@ def in_form(outputs: Sequence[FittedOutput], rows: Any) -> Any:
     """What becomes of rows in one of the forms of `Preprocess.__call__`, but for one row; the same form comes back."""
     import pyarrow as pa
 
+    from torch_dataloader_utils.preprocess.columns import with_fields
+
     if isinstance(rows, pa.RecordBatch):
         return applied_to(outputs, rows)
     if isinstance(rows, pa.Table):
+        rows = with_fields(rows, sorted(_columns(outputs)))
         return pa.Table.from_batches([applied_to(outputs, record_batch(outputs, rows))])
     there = present(outputs, _names_of(rows))
     computed = [each for each in there if not _is_kept(each)]

@@ -383,6 +383,8 @@ def zero_of(type_: pa.DataType) -> Any:
 class FitScan:
     """One scan of the rows: counts what transforms learn from. Several, of parts of the rows, merge in any order.
 
+    One thread adds to it at a time: threads have a scan each.
+
     Attributes:
         columns: that it reads.
         rows: how many it has counted.
