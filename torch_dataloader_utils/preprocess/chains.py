@@ -15,6 +15,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.ids import MISSING, UNKNOWN
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.kernels.buckets import bucketed
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import (
     NumberView,
@@ -157,7 +158,7 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
     if computed(each.links, view, x, missing):
         _warn_of_infinities(each.output.where, str(x.dtype))
     if isinstance(last, Bucketize):
-        return as_arrow(last.ids(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
+        return as_arrow(bucketed(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
     return as_arrow(_ids(each, as_arrow(x)) if last.ends else x), missing
 
 
