@@ -82,6 +82,7 @@ def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt
                     if link.indicator and missing is not None:
                         missing[first : first + len(x)] = absent
                     x[absent] = imputed_number(link, fitted)
+            x += 0.0  # what bounds make of -0.0 depends on the processor
             out[first : first + len(x)] = x
     return bool(overflows)
 

@@ -162,8 +162,8 @@ def _filling(fill: float) -> Callable[[float], float]:
 
 def _rounded(number: Callable[[Any], float], dtype: str) -> Callable[[Any], float]:
     if dtype == "float64":
-        return number
-    return lambda value: c_float(number(value)).value
+        return lambda value: number(value) + 0.0  # see `computed`
+    return lambda value: c_float(number(value) + 0.0).value
 
 
 def _ids(each: FittedOutput) -> Callable[[Any], int]:
