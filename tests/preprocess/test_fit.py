@@ -36,6 +36,7 @@ from torch_dataloader_utils.preprocess import (
 from torch_dataloader_utils.preprocess.columns import kind_of
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+from torch_dataloader_utils.preprocess.sources import rows_of
 from torch_dataloader_utils.preprocess.spec import OutputSpec
 
 ROWS = 2000
@@ -160,7 +161,9 @@ def test_sources(tmp_path: Path, digest: str) -> None:
     assert Preprocess(SPEC).fit(loader.dataset).digest == digest
     loader.close()
     batches = TABLE.to_batches(500)
-    assert Preprocess(SPEC).fit([pa.Table.from_batches(batches[:1]), pa.Table.from_batches(batches[1:])]).digest == digest
+    assert (
+        Preprocess(SPEC).fit([pa.Table.from_batches(batches[:1]), pa.Table.from_batches(batches[1:])]).digest == digest
+    )
     simple = {"age": [Impute("median"), Standardize()], "city": Categorize(), "hour": Bucketize(quantiles=5)}
     expected = Preprocess(simple).fit(TABLE).digest
     small = TABLE.select(["age", "city", "hour", "label"])
@@ -206,15 +209,10 @@ def test_rows_as_the_loader_reads_them(tmp_path: Path) -> None:
 def test_only_needed_columns_are_read(tmp_path: Path) -> None:
     wide = pa.table({"x": np.arange(20_000.0), **{f"c{i}": np.random.default_rng(i).random(20_000) for i in range(30)}})
     path = write(tmp_path / "data", wide, group=20_000)
-    read: list[list[str]] = []
     prep = Preprocess({"x": Standardize(), "c0": Keep()})
     scan = prep.scan(wide.schema)
     assert scan.columns == ["x"]
-    from torch_dataloader_utils.preprocess import sources
-
-    rows = sources.rows_of(str(path), {})
-    for part in rows.tables(scan.columns):
-        read.append(part.schema.names)
+    read = [part.schema.names for part in rows_of(str(path), {}).tables(scan.columns)]
     assert read
     assert all(names == ["x"] for names in read)
     loader = tdu.stream(str(path), transform=prep.fit(str(path)), num_ranks=1, rank=0, batch_size=5000)

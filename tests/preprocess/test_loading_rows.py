@@ -1,6 +1,7 @@
 """A fitted `Preprocess` as the transform of a loader."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_lists(path: str, lists: Any) -> None:
     if lists == "ragged":
         tags = batch["tags"]
         ends = tags["offsets"].tolist()
-        found = [tags["values"][a:b].tolist() for a, b in zip(ends, ends[1:], strict=False)]
+        found = [tags["values"][a:b].tolist() for a, b in pairwise(ends)]
         assert found == expected
     else:
         padded = batch["tags"]["values"]
@@ -106,7 +107,9 @@ def test_a_chain_of_transforms(path: str) -> None:
     found = rows_by_number(loader)
     loader.close()
     expected = prep(TABLE).to_pylist()
-    assert {number: row["user"] for number, row in found.items()} == {row["row"]: str(2 * row["user"]) for row in expected}
+    assert {number: row["user"] for number, row in found.items()} == {
+        row["row"]: str(2 * row["user"]) for row in expected
+    }
 
 
 def doubled(rows: pa.RecordBatch) -> pa.RecordBatch:

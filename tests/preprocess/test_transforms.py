@@ -7,7 +7,6 @@ import math
 import statistics
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -469,12 +468,6 @@ def test_cyclic_parts() -> None:
     assert all(math.isnan(column[1].as_py()) for column in out.columns)
     with pytest.raises(OptionError, match="year"):
         DateParts("year", cyclic=True)
-
-
-@pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
-        yield caplog.messages
 
 
 def test_warnings_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:

@@ -222,7 +222,8 @@ class Learning:
     def _given(self, link: Categorize) -> Fitted:
         """The vocabulary that is given."""
         assert link.values is not None
-        type_ = self._category_type()
+        # Unsigned numbers may be beyond int64, in which values are counted.
+        type_ = self._value_type if pt.is_uint64(self._value_type) else self._category_type()
         try:
             values = pa.array(list(link.values), type_)
             same = values.to_pylist() == list(link.values)
