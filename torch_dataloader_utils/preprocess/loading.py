@@ -203,7 +203,7 @@ class Loading:
     def _in_file(self, name: str, type_: str, files: Mapping[str, Any]) -> dict[str, Any]:
         """The vocabulary in a file beside the JSON, which is parsed only if its bytes are those that were saved."""
         size, digest = files[name]
-        if type(size) is not int or posixpath.basename(name) != name or set(name) & set("\\/:") or name in (".", ".."):
+        if type(size) is not int or not name.endswith(".parquet") or set(name) & set("\\/:\0"):
             raise ValueError(f"{name!r} is no name of a file beside it")
         path = posixpath if self._storage is not None else os.path
         data = self._bytes(path.join(path.dirname(self._place), name), size)
@@ -224,7 +224,12 @@ class Loading:
         if not np.array_equal(table.column("id").to_numpy(), np.arange(len(table))):
             raise ValueError(f"the vocabulary in {name!r} is in another order")
         found: dict[str, Any] = {"vocabulary": Vocabulary(type_, array=values)}
-        return {**found, "counts": table.column("count").to_numpy()} if "count" in table.column_names else found
+        if "count" not in table.column_names:
+            return found
+        counts = table.column("count").to_numpy()
+        if counts.dtype != np.int64 or (counts < 1).any():
+            raise ValueError(f"the vocabulary in {name!r} has counts that are none")
+        return {**found, "counts": counts}
 
 
 def _refused(constant: str) -> Any:
