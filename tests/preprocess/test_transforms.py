@@ -152,7 +152,7 @@ def test_numbers_against_fractions(values: list[float | None]) -> None:
         elif math.isfinite(value):
             assert math.isfinite(s)
             assert -1 <= m <= 1
-            assert abs(r) < 1 + 1e-12
+            assert abs(r) <= 2  # a range beyond float64 counts as the greatest number
             ends = {min(own): -1, max(own): 1} if len(set(own)) > 1 else {own[0]: -1}
             assert m == ends.get(value + 0.0, m)
             assert i == value
