@@ -29,7 +29,9 @@ def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.Reco
     import pyarrow as pa
 
     from torch_dataloader_utils.preprocess.chains import made_of, schema_of
+    from torch_dataloader_utils.preprocess.columns import with_fields
 
+    rows = with_fields(rows, sorted(_columns(outputs)))
     there = present(outputs, rows.schema.names)
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
@@ -77,10 +79,10 @@ def given_arrays(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> Itera
 def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Array) -> pa.Array:
     import pyarrow as pa
 
-    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named
+    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named, value_type
 
-    if pa.types.is_null(plain_type(array.type)):
-        return pa.nulls(len(array), type_named(type_.text))
+    if pa.types.is_null(value_type(array.type)) and kind_of(array.type).nested in ("", type_.kind.nested):
+        return array.cast(type_named(type_.text))
     if _is_kept(each):
         return array
     kind, size = kind_of(array.type), getattr(plain_type(array.type), "list_size", None)
@@ -154,9 +156,12 @@ def in_form(outputs: Sequence[FittedOutput], rows: Any) -> Any:
     """What becomes of rows in one of the forms of `Preprocess.__call__`, but for one row; the same form comes back."""
     import pyarrow as pa
 
+    from torch_dataloader_utils.preprocess.columns import with_fields
+
     if isinstance(rows, pa.RecordBatch):
         return applied_to(outputs, rows)
     if isinstance(rows, pa.Table):
+        rows = with_fields(rows, sorted(_columns(outputs)))
         return pa.Table.from_batches([applied_to(outputs, record_batch(outputs, rows))])
     there = present(outputs, _names_of(rows))
     computed = [each for each in there if not _is_kept(each)]

@@ -73,9 +73,7 @@ class Loading:
         except SavedPreprocessError:
             raise
         except Exception as error:  # whatever a file leads to that `save` did not write
-            raise self._error(
-                f"it does not hold what was saved ({type(error).__name__}: {error}). {_AGAIN}"
-            ) from error
+            raise self._error(f"it does not hold what was saved ({type(error).__name__}: {error}). {_AGAIN}") from error
         return outputs, content
 
     def _error(self, problem: str) -> SavedPreprocessError:
@@ -117,7 +115,9 @@ class Loading:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise self._error(f"it cannot be read ({type(error).__name__}: {error}). Give the path of a file") from error
+            raise self._error(
+                f"it cannot be read ({type(error).__name__}: {error}). Give the path of a file"
+            ) from error
         from torch_dataloader_utils.storage import Naming
 
         stored = self._storage.look(place)

@@ -8,6 +8,7 @@ from ctypes import c_float
 from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, UnsupportedTypeError
+from torch_dataloader_utils.hashing import NULL
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import nanoseconds, one_bucket, one_crossed, one_hash
 from torch_dataloader_utils.preprocess.one_value import as_datetime, checked, number_of, present
@@ -186,6 +187,14 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
     return category
 
 
+def _unknown_hash(value: Any) -> int:
+    """The hash of an unknown value; of a number without one, which is not whole or too large, that of null."""
+    try:
+        return one_hash(value)
+    except UnsupportedTypeError:
+        return NULL
+
+
 def _category(last: Categorize, fitted: Mapping[str, Any], name: str, *, timed: bool) -> Callable[[Any], int]:
     vocabulary = fitted["vocabulary"]
     null = fitted.get("null")
@@ -203,7 +212,7 @@ def _category(last: Categorize, fitted: Mapping[str, Any], name: str, *, timed: 
             return found
         if last.unknown == "error":
             raise unknown_value(name, value, len(vocabulary))
-        return 1 if last.unknown_ids == 1 else one_bucket(one_hash(value), last.unknown_ids + 1, 0)
+        return 1 if last.unknown_ids == 1 else one_bucket(_unknown_hash(value), last.unknown_ids + 1, 0)
 
     return find
 
@@ -212,9 +221,7 @@ _SIGNED = 2.0**63
 
 
 def _of_cross(each: FittedOutput, last: Cross) -> OfRow:
-    columns = [
-        (column, checked(type_, column)) for column, type_ in zip(each.output.columns, each.types, strict=True)
-    ]
+    columns = [(column, checked(type_, column)) for column, type_ in zip(each.output.columns, each.types, strict=True)]
     if isinstance(last.of, Hash):
         n, seed = last.of.n, last.of.seed
 
