@@ -30,7 +30,6 @@ from torch_dataloader_utils.preprocess.transforms import (
     Categorize,
     Cross,
     DateParts,
-    Fitted,
     Hash,
     Impute,
     Keep,
@@ -40,11 +39,6 @@ from torch_dataloader_utils.preprocess.transforms import (
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 _CHUNK = 8192  # numbers computed at a time: they stay in the processor's cache
-
-
-def imputed_number(link: Impute, fitted: Fitted) -> float:
-    """The number in place of missing ones."""
-    return float(fitted["value"] if link.strategy is not None else link.value) + 0.0
 
 
 def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt.NDArray[Any] | None = None) -> None:
@@ -68,7 +62,7 @@ def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt
                     absent = np.isnan(x)
                     if link.indicator and missing is not None:
                         missing[first : first + len(x)] = absent
-                    x[absent] = imputed_number(link, fitted)
+                    x[absent] = link.number_of(fitted)
             out[first : first + len(x)] = x
 
 
@@ -81,8 +75,7 @@ def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.boo
         values = plain_values(values)
         if link.indicator:
             missing = ~np.asarray(values.is_valid())
-        value = fitted["value"] if link.strategy is not None else link.value
-        values = pc.fill_null(values, pa.scalar(value, values.type))
+        values = pc.fill_null(values, pa.scalar(link.fill_of(fitted), values.type))
     return values, missing
 
 

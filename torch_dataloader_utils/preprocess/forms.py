@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from torch_dataloader_utils.preprocess.fitted import FittedOutput
+    from torch_dataloader_utils.preprocess.kinds import ColumnType
 
 
 def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -27,32 +28,48 @@ def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.Reco
     import pyarrow as pa
 
     from torch_dataloader_utils.preprocess.chains import made_of, schema_of
-    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named
 
     names = rows.schema.names
     present = [each for each in outputs if not isinstance(each.last, Keep) or each.output.columns[0] in names]
-    missing = sorted({name for each in present for name in each.output.columns} - set(names))
-    if missing:
-        raise ColumnNotFoundError(f"no columns {missing}, which this Preprocess was fitted on: there are {names}.")
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
-    for each in present:
-        given = []
-        for name, type_ in zip(each.output.columns, each.types, strict=True):
-            array = rows.column(names.index(name))
-            if pa.types.is_null(plain_type(array.type)):
-                array = pa.nulls(len(array), type_named(type_.text))
-            elif kind_of(array.type) != type_.kind and not isinstance(each.last, Keep):
-                raise UnsupportedTypeError(
-                    f"column {name!r} holds {kind_of(array.type).text} ({array.type}), but this Preprocess was fitted "
-                    f"on {type_.kind.text} ({type_.text}). Cast one of them, or fit it again."
-                )
-            given.append(array)
+    for each, given in zip(present, given_arrays(present, rows), strict=True):
         fields += schema_of(each, [array.type for array in given])
         arrays += made_of(each, given)
     schema = pa.schema(fields)
     arrays = [a if a.type.equals(f.type) else a.cast(f.type) for a, f in zip(arrays, fields, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def given_arrays(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> Iterator[list[pa.Array]]:
+    """The arrays of each output's columns; those without any value have the type that was fitted.
+
+    Raises:
+        ColumnNotFoundError: columns are missing; it names all of them.
+        UnsupportedTypeError: a column holds what it did not when it was fitted.
+    """
+    names = rows.schema.names
+    missing = sorted({name for each in outputs for name in each.output.columns} - set(names))
+    if missing:
+        raise ColumnNotFoundError(f"no columns {missing}, which this Preprocess was fitted on: there are {names}.")
+    for each in outputs:
+        types = zip(each.output.columns, each.types, strict=True)
+        yield [_given_array(each, name, type_, rows.column(names.index(name))) for name, type_ in types]
+
+
+def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named
+
+    if pa.types.is_null(plain_type(array.type)):
+        return pa.nulls(len(array), type_named(type_.text))
+    if kind_of(array.type) != type_.kind and not isinstance(each.last, Keep):
+        raise UnsupportedTypeError(
+            f"column {name!r} holds {kind_of(array.type).text} ({array.type}), but this Preprocess was fitted on "
+            f"{type_.kind.text} ({type_.text}). Cast one of them, or fit it again."
+        )
+    return array
 
 
 def is_one_row(outputs: Sequence[FittedOutput], rows: Any) -> bool:
@@ -79,25 +96,55 @@ def in_form(outputs: Sequence[FittedOutput], rows: Any) -> Any:
     """What becomes of rows in one of the forms of `Preprocess.__call__`, but for one row; the same form comes back."""
     import pyarrow as pa
 
+    made = applied_to(outputs, record_batch(outputs, rows))
     if isinstance(rows, pa.RecordBatch):
-        return applied_to(outputs, rows)
-    if isinstance(rows, pa.Table):
-        return pa.Table.from_batches([applied_to(outputs, whole_batch(rows))])
-    module = type(rows).__module__.partition(".")[0]
-    if module == "pandas" and hasattr(rows, "columns"):
-        made = applied_to(outputs, pa.RecordBatch.from_pandas(_needed(outputs, rows), preserve_index=False)).to_pandas()
-        made.index = rows.index
         return made
-    if module == "polars" and hasattr(rows, "to_arrow"):
+    if isinstance(rows, pa.Table):
+        return pa.Table.from_batches([made])
+    if isinstance(rows, Mapping):
+        of_numpy = any(hasattr(rows[name], "__array__") for name in _columns(outputs) if name in rows)
+        columns = zip(made.schema.names, made.columns, strict=True)
+        return {name: _as_numpy(column) if of_numpy else column.to_pylist() for name, column in columns}
+    if _library(rows) == "polars":
         import polars as pl
 
-        return pl.from_arrow(pa.Table.from_batches([applied_to(outputs, whole_batch(rows.to_arrow()))]))
+        return pl.from_arrow(pa.Table.from_batches([made]))
+    frame = made.to_pandas()
+    frame.index = rows.index
+    return frame
+
+
+def record_batch(outputs: Sequence[FittedOutput], rows: Any) -> pa.RecordBatch:
+    """Rows in one of the forms of `Preprocess.__call__` as a record batch of at least the columns that are used.
+
+    Raises:
+        UnsupportedTypeError: they are in another form.
+    """
+    import pyarrow as pa
+
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    if isinstance(rows, pa.Table):
+        return whole_batch(rows)
+    if _library(rows) == "pandas" and hasattr(rows, "columns"):
+        return pa.RecordBatch.from_pandas(_needed(outputs, rows), preserve_index=False)
+    if _library(rows) == "polars" and hasattr(rows, "to_arrow"):
+        return whole_batch(rows.to_arrow())
     if isinstance(rows, Mapping):
-        return _of_columns(outputs, rows)
+        one = is_one_row(outputs, rows)
+        return _batch_of_columns(outputs, {name: [value] for name, value in rows.items()} if one else rows)
     raise UnsupportedTypeError(
         f"rows are a {type(rows).__name__}: expected a pyarrow RecordBatch or Table, a pandas or polars DataFrame, "
         "or a dict of columns or of one row's values."
     )
+
+
+def _library(rows: Any) -> str:
+    return type(rows).__module__.partition(".")[0]
+
+
+def _columns(outputs: Sequence[FittedOutput]) -> set[str]:
+    return {name for each in outputs for name in each.output.columns}
 
 
 def whole_batch(table: pa.Table) -> pa.RecordBatch:
@@ -113,22 +160,20 @@ def whole_batch(table: pa.Table) -> pa.RecordBatch:
 
 def _needed(outputs: Sequence[FittedOutput], frame: Any) -> Any:
     """The columns of a pandas DataFrame that are used: others may hold what Arrow cannot."""
-    names = {name for each in outputs for name in each.output.columns}
+    names = _columns(outputs)
     return frame[[name for name in frame.columns if name in names]]
 
 
-def _of_columns(outputs: Sequence[FittedOutput], rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a dict of arrays or lists; arrays come back where arrays were given, else lists."""
+def _batch_of_columns(outputs: Sequence[FittedOutput], rows: Mapping[str, Any]) -> pa.RecordBatch:
+    """Of a dict of arrays or lists."""
     import pyarrow as pa
 
-    types = {name: type_ for each in outputs for name, type_ in zip(each.output.columns, each.types, strict=True)}
+    needed = _columns(outputs)
     arrays: dict[str, pa.Array] = {}
-    of_numpy = False
     for name, values in rows.items():
-        if name not in types:
+        if name not in needed:
             continue
         if hasattr(values, "__array__"):
-            of_numpy = True
             values = np.asarray(values)
             values = list(values) if values.ndim > 1 else values
         try:
@@ -138,11 +183,7 @@ def _of_columns(outputs: Sequence[FittedOutput], rows: Mapping[str, Any]) -> dic
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = {name: len(array) for name, array in arrays.items()}
         raise SchemaMismatchError(f"the columns have different numbers of values: {lengths}.")
-    made = applied_to(outputs, pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays)))
-    return {
-        name: _as_numpy(column) if of_numpy else column.to_pylist()
-        for name, column in zip(made.schema.names, made.columns, strict=True)
-    }
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
 def _as_numpy(column: pa.Array) -> Any:
