@@ -171,8 +171,19 @@ def _categories(each: FittedOutput, last: Categorize, array: pa.Array) -> I64:
     if last.unknown_ids == 1:
         ids[unknown] = 1
     else:
-        ids[unknown] = buckets(array_hashes(array.take(as_arrow(unknown)), floats=True), last.unknown_ids + 1, 0)
+        values = _hashable(array.take(as_arrow(unknown)))
+        ids[unknown] = buckets(array_hashes(values, floats=True), last.unknown_ids + 1, 0)
     return ids
+
+
+def _hashable(values: pa.Array) -> pa.Array:
+    """The values, with null for floats that have no hash: they are unknown, too."""
+    if not pt.is_floating(value_type(values.type)):
+        return values
+    values = plain_values(values)
+    x = numbers_of(values).all()
+    hashed = (np.floor(x) == x) & (x >= -(2.0**63)) & (x < 2.0**64)
+    return pc.if_else(as_arrow(hashed), values, pa.scalar(None, values.type))
 
 
 def _crossed(each: FittedOutput, last: Cross, arrays: Sequence[pa.Array]) -> I64:

@@ -176,7 +176,7 @@ class _Keys(NamedTuple):
     """Values of which ids are made, each a tensor [rows].
 
     Attributes:
-        hashes: of the values, int64; of missing ones as of null.
+        hashes: of the values, int64; those of null for missing ones and for floats without a hash.
         missing: which are missing.
         signed: which can be in a vocabulary: floats that are whole numbers of 64 bits with a sign; None: all.
         hashed: which have a hash: floats that are whole numbers; None: all.
@@ -198,8 +198,7 @@ def _keys_of_floats(x: Tensor) -> _Keys:
     signed = whole & (x < 2.0**63)
     unsigned = torch.where(whole & ~signed, x - 2.0**64, 0.0).to(torch.int64)
     values = torch.where(signed, torch.where(signed, x, 0.0).to(torch.int64), unsigned)
-    keys = _keys_of_ints(values, missing)
-    return _Keys(keys.hashes, missing, signed, whole | missing)
+    return _Keys(_keys_of_ints(values, ~whole).hashes, missing, signed, whole | missing)
 
 
 def _search(sorted_: Tensor, x: Tensor, before: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -268,8 +267,6 @@ class _CategoryModule(nn.Module):
         ids = torch.full_like(keys.hashes, self._unknown)
         if self._unknown_ids > 1:
             ids = _bucket(keys.hashes, self._unknown_ids + 1, 0)
-            if keys.hashed is not None:
-                ids = torch.where(keys.hashed, ids, 1)
         if len(self.hashes):
             place = _search(self.hashes, keys.hashes, torch.lt)
             known = torch.index_select(self.hashes, 0, place) == keys.hashes
@@ -298,9 +295,14 @@ class _Column(NamedTuple):
     kind: InputKind
 
     def missing(self, columns: Columns) -> Tensor:
-        """Which whole numbers are missing; none, unless something says so."""
+        """Which values are missing."""
+        x = columns[self.name]
+        if self.kind == "number":
+            return torch.isnan(x)
+        if self.kind == "hash":
+            return x == _NULL
         mask = columns.get(mask_of(self.name))
-        return torch.zeros_like(columns[self.name], dtype=torch.bool) if mask is None else mask
+        return torch.zeros_like(x, dtype=torch.bool) if mask is None else mask
 
     def numbers(self, columns: Columns) -> Tensor:
         """As float64, with NaN for missing ones."""
@@ -309,14 +311,14 @@ class _Column(NamedTuple):
             x = torch.where(self.missing(columns), math.nan, x)
         return _without_sign_of_zero(x)
 
-    def keys(self, columns: Columns) -> _Keys:
-        """As ids are made of them."""
-        x = columns[self.name]
+    def keys(self, columns: Columns, fill: Tensor | None = None) -> _Keys:
+        """As ids are made of them, with a value in place of missing ones."""
+        x, missing = columns[self.name].to(getattr(torch, DTYPES[self.kind])), self.missing(columns)
+        if fill is not None:
+            x, missing = torch.where(missing, fill, x), torch.zeros_like(missing)
         if self.kind == "hash":
-            return _Keys(x, x == _NULL)
-        if self.kind == "number":
-            return _keys_of_floats(x.to(torch.float64))
-        return _keys_of_ints(x.to(torch.int64), self.missing(columns))
+            return _Keys(x, missing)
+        return _keys_of_floats(x) if self.kind == "number" else _keys_of_ints(x, missing)
 
 
 class _NumberModule(nn.Module):
@@ -347,26 +349,30 @@ class _NumberModule(nn.Module):
         return {self._names[0]: self.ids(_keys_of_floats(x) if self._of_keys else x), **made}
 
 
+def _fill_of(each: FittedOutput, dtype: str, of: Callable[[Any], Any] = lambda value: value) -> Tensor | None:
+    """What the first `Impute` of a chain fills in; None without one."""
+    fills = [of(link.fill_of(fitted)) for link, fitted in each.links if isinstance(link, Impute)]
+    return torch.tensor(fills[0], dtype=getattr(torch, dtype)) if fills else None
+
+
 class _ValueModule(nn.Module):
     """Outputs of values of any kind: ids, and an indicator."""
+
+    fill: Tensor | None
 
     def __init__(self, each: FittedOutput, column: _Column) -> None:
         super().__init__()
         self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
-        fills = [link.fill_of(fitted) for link, fitted in each.links if isinstance(link, Impute)]
-        self._fill = _signed(one_hash(fills[0])) if fills else None
+        hashed = (lambda value: _signed(one_hash(value)),) if column.kind == "hash" else ()
+        self.register_buffer("fill", _fill_of(each, DTYPES[column.kind], *hashed))
         assert isinstance(each.last, (Hash, Categorize))
         self.ids = _ids_module(each.last, each.fitted[-1])
 
     def forward(self, columns: Columns) -> dict[str, Tensor]:
-        keys, made = self._column.keys(columns), {}
+        made = {self._names[0]: self.ids(self._column.keys(columns, self.fill))}
         if len(self._names) > 1:
-            made[self._names[1]] = keys.missing.to(self._dtype)
-        if self._fill is not None:
-            hashes = torch.where(keys.missing, self._fill, keys.hashes)
-            signed = None if keys.signed is None else keys.signed | keys.missing
-            keys = _Keys(hashes, torch.zeros_like(keys.missing), signed, keys.hashed)
-        return {self._names[0]: self.ids(keys), **made}
+            made[self._names[1]] = self._column.missing(columns).to(self._dtype)
+        return made
 
 
 class _FillModule(nn.Module):
@@ -377,17 +383,15 @@ class _FillModule(nn.Module):
     def __init__(self, each: FittedOutput, column: _Column) -> None:
         super().__init__()
         self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
-        type_ = {"bool": torch.bool, "int64": torch.int64}.get(each.types[0].text, torch.float64)
-        fills = [link.fill_of(fitted) for link, fitted in each.links if isinstance(link, Impute)]
-        self.register_buffer("fill", torch.tensor(fills[0], dtype=type_))
+        self._bools = each.types[0].text == "bool"
+        self.register_buffer("fill", _fill_of(each, DTYPES[column.kind]))
 
     def forward(self, columns: Columns) -> dict[str, Tensor]:
-        x = columns[self._column.name]
-        if self._column.kind == "number":
-            missing = torch.isnan(x)
-        else:
-            x, missing = x.to(self.fill.dtype), self._column.missing(columns)
-        made = {self._names[0]: torch.where(missing, self.fill.to(x.dtype), x)}
+        x, missing = columns[self._column.name], self._column.missing(columns)
+        # Whole numbers are given as int64, whatever they are; floats keep their width.
+        x = x if self._column.kind == "number" else x.to(torch.int64)
+        x = torch.where(missing, self.fill.to(x.dtype), x)
+        made = {self._names[0]: x.to(torch.bool) if self._bools else x}
         return {**made, self._names[1]: missing.to(self._dtype)} if len(self._names) > 1 else made
 
 
@@ -545,6 +549,7 @@ class PreprocessModule(nn.Module):
             dynamic_shapes=self.dynamic_shapes,
             dynamo=True,
             external_data=False,
+            optimize=False,  # onnxruntime does that; here it takes most of the time
             verbose=False,
         )
 

@@ -61,9 +61,10 @@ def exported(outputs: Sequence[FittedOutput], chosen: Collection[str] | None) ->
     for each in made:
         refusal = _refusal(each)
         if refusal:
+            others = f", and the others by to_module(outputs={computed})" if computed else ""
             raise UnsupportedTypeError(
                 f"output {each.output.name!r}, made by {each.last!r}: a module {refusal}. Compute it by the Preprocess "
-                f"itself, and the others by to_module(outputs={computed})."
+                f"itself{others}."
             )
     return made
 

@@ -243,9 +243,15 @@ def _category(last: Categorize, fitted: Mapping[str, Any], name: str) -> Callabl
             return found
         if last.unknown == "error":
             raise unknown_value(name, value, len(values))
-        return 1 if last.unknown_ids == 1 else one_bucket(one_hash(value), last.unknown_ids + 1, 0)
+        return 1 if last.unknown_ids == 1 else one_bucket(_unknown_hash(value), last.unknown_ids + 1, 0)
 
     return find
+
+
+def _unknown_hash(value: Any) -> int:
+    """The hash of an unknown value; of floats that have none, that of null."""
+    hashed = not isinstance(value, float) or (value.is_integer() and -(2.0**63) <= value < 2.0**64)
+    return one_hash(value if hashed else None)
 
 
 def _of_cross(each: FittedOutput, last: Cross) -> OfRow:

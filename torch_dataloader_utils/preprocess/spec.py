@@ -117,6 +117,8 @@ def _chain(where: str, given: Any) -> Chain:
     for link in made[:-1]:
         if link.ends:
             raise OptionError(f"{where}: {link!r} ends a chain: nothing can follow it.")
+    if sum(isinstance(link, Impute) and link.indicator for link in made) > 1:
+        raise OptionError(f"{where}: a chain has one indicator: leave it out of all Impute but one.")
     return tuple(made)
 
 
