@@ -64,8 +64,8 @@ SPEC = {
         "most": [Impute("most_frequent", indicator=True), Categorize()],
         "whole": Impute(7),
     },
-    "w": {"of_float": Categorize(unknown_ids=5), "clipped": [Clip(0, 3), Hash(50)]},
-    "h": {"float_hash": Hash(2**31)},
+    "w": {"of_float": Categorize(unknown_ids=5)},
+    "h": {"float_hash": Hash(2**31), "clipped": [Clip(0, 3), Hash(50)]},
     "s": {
         "text": Categorize(max_size=3),
         "text_hash": Hash(77),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError, UnsupportedTypeError
-from torch_dataloader_utils.preprocess.transforms import Keep
+from torch_dataloader_utils.preprocess.transforms import Categorize, Keep
 from torch_dataloader_utils.printing import shown
 
 if TYPE_CHECKING:
@@ -70,6 +70,16 @@ def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Arr
             f"{type_.kind.text} ({type_.text}). Cast one of them, or fit it again."
         )
     return array
+
+
+def counts_of_ids(link: Categorize, made: pa.Array) -> tuple[int, int, int]:
+    """How many ids there are, and how many of missing and of unknown values."""
+    from torch_dataloader_utils.preprocess.columns import elements
+
+    ids = elements(made)[0].to_numpy()
+    first = np.count_nonzero(ids <= link.unknown_ids)
+    missing = np.count_nonzero(ids == 0)
+    return len(ids), int(missing), int(first - missing)
 
 
 def is_one_row(outputs: Sequence[FittedOutput], rows: Any) -> bool:
