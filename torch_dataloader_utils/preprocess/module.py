@@ -207,7 +207,7 @@ def _search(sorted_: Tensor, x: Tensor, before: Callable[[Tensor, Tensor], Tenso
     step = len(sorted_) // 2
     while step:
         goes_on = before(torch.index_select(sorted_, 0, place + (step - 1)), x)
-        place = torch.where(goes_on, place + step, place)
+        place = place + goes_on.to(torch.int64) * step  # faster than where in onnxruntime
         step //= 2
     return place
 
@@ -283,7 +283,7 @@ def _ids_module(link: Hash | Categorize, fitted: Fitted) -> nn.Module:
 # Columns.
 
 
-class _Column(NamedTuple):
+class _ModuleInput(NamedTuple):
     """How a column is read.
 
     Attributes:
@@ -324,7 +324,7 @@ class _Column(NamedTuple):
 class _NumberModule(nn.Module):
     """Outputs of a chain of numbers: numbers or ids, and an indicator."""
 
-    def __init__(self, each: FittedOutput, column: _Column) -> None:
+    def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
         self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
         self.links = nn.ModuleList(_LinkModule(*_formula(link, fitted)) for link, fitted in each.links)  # type: ignore[arg-type]
@@ -360,7 +360,7 @@ class _ValueModule(nn.Module):
 
     fill: Tensor | None
 
-    def __init__(self, each: FittedOutput, column: _Column) -> None:
+    def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
         self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
         hashed = (lambda value: _signed(one_hash(value)),) if column.kind == "hash" else ()
@@ -380,7 +380,7 @@ class _FillModule(nn.Module):
 
     fill: Tensor
 
-    def __init__(self, each: FittedOutput, column: _Column) -> None:
+    def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
         self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
         self._bools = each.types[0].text == "bool"
@@ -398,7 +398,7 @@ class _FillModule(nn.Module):
 class _CrossModule(nn.Module):
     """The output of several columns' values together."""
 
-    def __init__(self, each: FittedOutput, columns: Sequence[_Column]) -> None:
+    def __init__(self, each: FittedOutput, columns: Sequence[_ModuleInput]) -> None:
         super().__init__()
         self._columns, self._name = tuple(columns), each.output.name
         assert isinstance(each.last, Cross)
@@ -465,7 +465,7 @@ def _part(part: str, times: Tensor) -> Tensor:
 class _DateModule(nn.Module):
     """Outputs of parts of times."""
 
-    def __init__(self, each: FittedOutput, column: _Column) -> None:
+    def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
         assert isinstance(each.last, DateParts)
         self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
@@ -490,7 +490,7 @@ class _DateModule(nn.Module):
         return dict(zip(self._names, made, strict=True))
 
 
-def _module_of(each: FittedOutput, columns: Sequence[_Column]) -> nn.Module:
+def _module_of(each: FittedOutput, columns: Sequence[_ModuleInput]) -> nn.Module:
     if isinstance(each.last, Cross):
         return _CrossModule(each, columns)
     if isinstance(each.last, DateParts):
@@ -520,7 +520,7 @@ class PreprocessModule(nn.Module):
                 self.inputs[mask_of(column)] = torch.bool
         self._needed = list(kinds)
         self.steps = nn.ModuleList(
-            _module_of(each, [_Column(name, kinds[name]) for name in each.output.columns]) for each in fitted
+            _module_of(each, [_ModuleInput(name, kinds[name]) for name in each.output.columns]) for each in fitted
         )
         self.eval()  # nothing in it differs in training
 

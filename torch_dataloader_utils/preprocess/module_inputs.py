@@ -43,34 +43,40 @@ def mask_of(column: str) -> str:
     return f"{column}_missing"
 
 
-def exported(outputs: Sequence[FittedOutput], chosen: Collection[str] | None) -> list[FittedOutput]:
-    """The outputs that a module is to compute: those that are chosen; of None, all but kept columns.
+def chosen_of(outputs: Sequence[FittedOutput], chosen: Collection[str] | None) -> list[FittedOutput]:
+    """The outputs that are chosen; of None, all but kept columns.
 
     Raises:
-        OptionError: a name is none of an output.
-        UnsupportedTypeError: no module computes one of them; names it and the remedy.
+        OptionError: a name is none of an output, or there is nothing to compute.
     """
     names = [name for each in outputs for name in names_of(each.output)]
-    unknown = [] if chosen is None else [name for name in chosen if name not in names]
-    if unknown or isinstance(chosen, str):
-        raise OptionError(f"to_module(outputs={chosen!r}): expected a list of some of {names}.")
+    if isinstance(chosen, str) or any(name not in names for name in chosen or ()):
+        raise OptionError(f"outputs={chosen!r}: expected a list of some of {names}.")
     made = [each for each in outputs if _is_chosen(each, chosen)]
     if not made:
-        raise OptionError(f"to_module(outputs={chosen!r}): there is nothing to compute.")
-    computed = [name for each in made if not _refusal(each) for name in names_of(each.output)]
-    for each in made:
-        refusal = _refusal(each)
-        if refusal:
-            others = f", and the others by to_module(outputs={computed})" if computed else ""
-            raise UnsupportedTypeError(
-                f"output {each.output.name!r}, made by {each.last!r}: a module {refusal}. Compute it by the Preprocess "
-                f"itself{others}."
-            )
+        raise OptionError(f"outputs={chosen!r}: there is nothing to compute: expected some of {names}.")
     return made
 
 
 def _is_chosen(each: FittedOutput, chosen: Collection[str] | None) -> bool:
     return not isinstance(each.last, Keep) if chosen is None else any(n in chosen for n in names_of(each.output))
+
+
+def check_exported(outputs: Sequence[FittedOutput]) -> None:
+    """Check that a module can compute these outputs.
+
+    Raises:
+        UnsupportedTypeError: it cannot compute one of them; names it and the remedy.
+    """
+    refusals = [_refusal(each) or _refused_vocabulary(each) for each in outputs]
+    computed = [name for each, no in zip(outputs, refusals, strict=True) if not no for name in names_of(each.output)]
+    others = f", and the others by to_module(outputs={computed})" if computed else ""
+    for each, refusal in zip(outputs, refusals, strict=True):
+        if refusal:
+            raise UnsupportedTypeError(
+                f"output {each.output.name!r}, made by {each.last!r}: a module {refusal}. Compute it by the Preprocess "
+                f"itself{others}."
+            )
 
 
 def _refusal(each: FittedOutput) -> str:
@@ -88,10 +94,11 @@ def _refusal(each: FittedOutput) -> str:
     if isinstance(last, DateParts):
         zone = last.zone or each.types[0].zone
         return "" if zone is None or zone in _UTC else f"knows no zone such as {zone}"
-    return _refused_vocabulary(each)
+    return ""
 
 
 def _refused_vocabulary(each: FittedOutput) -> str:
+    """Why the hashes of a vocabulary do not stand for its values; empty if they do, or there is none."""
     if each.categories is None:
         return ""
     values = each.fitted[-1]["vocabulary"].array

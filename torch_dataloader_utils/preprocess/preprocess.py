@@ -292,9 +292,10 @@ class Preprocess(DeclaredTransform):
             UnsupportedTypeError: an output cannot be made by a module, such as one of lists; it names the remedy.
         """
         from torch_dataloader_utils.preprocess.module import PreprocessModule
-        from torch_dataloader_utils.preprocess.module_inputs import exported
+        from torch_dataloader_utils.preprocess.module_inputs import check_exported, chosen_of
 
-        fitted = exported(self._fitted.outputs, outputs)
+        fitted = chosen_of(self._fitted.outputs, outputs)
+        check_exported(fitted)
         names = [name for each in fitted for name in names_of(each.output)]
         return PreprocessModule(fitted, names if outputs is None else list(outputs))
 
@@ -313,9 +314,9 @@ class Preprocess(DeclaredTransform):
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a column holds what it did not when it was fitted, or a number that is no int64.
         """
-        from torch_dataloader_utils.preprocess.module_inputs import arrays_of, exported
+        from torch_dataloader_utils.preprocess.module_inputs import arrays_of, chosen_of
 
-        return arrays_of(exported(self._fitted.outputs, outputs), rows)
+        return arrays_of(chosen_of(self._fitted.outputs, outputs), rows)
 
     def frozen(self) -> FrozenPreprocess:
         """What a loader uses: a later `fit` does not change it.
