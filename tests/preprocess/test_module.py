@@ -272,6 +272,14 @@ def test_ints_that_pandas_holds_as_floats_are_ints() -> None:
         prep.arrays(pd.DataFrame({"i": [7.5], "s": ["a"]}))
 
 
+def test_ints_given_for_floats_are_exact_or_refused() -> None:
+    prep = Preprocess({"f": Hash(50)}).fit(pa.table({"f": [1.0]}))
+    rows = {"f": [2**53, None]}
+    assert prep.to_module()(tensors(prep.arrays(rows)))["f"].tolist() == prep(rows)["f"]
+    with pytest.raises(UnsupportedTypeError, match=r"'f'.*fit it on integers"):
+        prep.arrays({"f": [2**53 + 1]})
+
+
 def test_bools_of_what_is_missing_may_be_left_out() -> None:
     prep = Preprocess({"i": Hash(100)}).fit(pa.table({"i": [5, 7]}))
     found = prep.to_module()({"i": torch.tensor([5, 7, 2**62])})

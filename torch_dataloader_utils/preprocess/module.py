@@ -38,6 +38,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Robust,
     Standardize,
     range_of,
+    unit_of,
 )
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
@@ -58,12 +59,14 @@ _NULL = _signed(NULL)
 # Numbers: float64 tensors, in which NaN is missing, and parameters of shape [].
 
 
-def _standardized(x: Tensor, shift: Tensor, width: Tensor) -> Tensor:
-    return (x - shift) / width
+def _part_of(x: Tensor, from_: Tensor, width: Tensor, unit: Tensor) -> Tensor:
+    return (x * unit - from_) / width
 
 
-def _scaled(x: Tensor, least: Tensor, width: Tensor, unit: Tensor, spread: Tensor, low: Tensor) -> Tensor:
-    return (x * unit - least) / width * spread + low
+def _scaled(x: Tensor, *parameters: Tensor) -> Tensor:
+    *range_, low, high, spread, from_high = parameters
+    part = _part_of(x, *range_)
+    return torch.where(part >= from_high, high - spread * (1.0 - part), part * spread + low)
 
 
 def _clipped(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
@@ -71,10 +74,9 @@ def _clipped(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.where(x > high, high, x)
 
 
-def _scaled_within(
-    x: Tensor, least: Tensor, width: Tensor, unit: Tensor, spread: Tensor, low: Tensor, high: Tensor
-) -> Tensor:
-    return _clipped(_scaled(x, least, width, unit, spread, low), low, high)
+def _scaled_within(x: Tensor, *parameters: Tensor) -> Tensor:
+    *_, low, high, _, _ = parameters
+    return _clipped(_scaled(x, *parameters), low, high)
 
 
 def _without_sign_of_zero(x: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def _without_sign_of_zero(x: Tensor) -> Tensor:
 
 
 def _clipped_to(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    return _clipped(_without_sign_of_zero(x), low, high)
+    return _without_sign_of_zero(_clipped(x, low, high))
 
 
 def _filled(x: Tensor, value: Tensor) -> Tensor:
@@ -122,15 +124,20 @@ def _signed_log1p(x: Tensor, powers: Tensor, log1p: Tensor) -> Tensor:
     return torch.where(x < 0, -found, found)
 
 
+def _distance(center: float, width: float) -> tuple[float, float, float]:
+    unit = unit_of(center, width)
+    return center * unit, width * unit, unit
+
+
 def _formula(link: NumberTransform | Impute, fitted: Fitted) -> tuple[Formula, Sequence[float | Sequence[float]]]:
     """What a link does to numbers, and its parameters."""
     if isinstance(link, Standardize):
-        return _standardized, (fitted["mean"], fitted["std"])
+        return _part_of, _distance(fitted["mean"], fitted["std"])
     if isinstance(link, Robust):
-        return _standardized, (fitted["median"], fitted["range"])
+        return _part_of, _distance(fitted["median"], fitted["range"])
     if isinstance(link, MinMax):
-        scale = (*range_of(fitted["least"], fitted["greatest"]), link.high - link.low, link.low)
-        return (_scaled_within, (*scale, link.high)) if link.clip else (_scaled, scale)
+        range_ = range_of(fitted["least"], fitted["greatest"])
+        return _scaled_within if link.clip else _scaled, (*range_, *link.onto())
     if isinstance(link, Clip):
         return _clipped_to, link.bounds_of(fitted)
     if isinstance(link, Log1p):
@@ -344,6 +351,7 @@ class _NumberModule(nn.Module):
             if i == self._indicated:
                 made[self._names[1]] = torch.isnan(x).to(self._dtype)
             x = link(x)
+        x = _without_sign_of_zero(x)
         if self.ids is None:
             return {self._names[0]: x.to(self._dtype), **made}
         return {self._names[0]: self.ids(_keys_of_floats(x) if self._of_keys else x), **made}

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
-from torch_dataloader_utils.preprocess.chains import plain_values
-from torch_dataloader_utils.preprocess.columns import numbers_of
+from torch_dataloader_utils.preprocess.columns import numbers_of, plain_values, value_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import given_arrays, record_batch
 from torch_dataloader_utils.preprocess.spec import names_of
@@ -160,7 +159,18 @@ def arrays_of(outputs: Sequence[FittedOutput], rows: Any) -> dict[str, npt.NDArr
         for column, array in zip(each.output.columns, arrays, strict=True):
             if column not in made:
                 made |= _given(column, kinds[column], plain_values(array))
+            if kinds[column] == "number" and not each.output.numeric:
+                _check_exact(column, array, made[column])
     return made
+
+
+def _check_exact(column: str, array: pa.Array, numbers: npt.NDArray[Any]) -> None:
+    """Check that whole numbers of which ids are made, given where floats were fitted, are exact as float64."""
+    if not pa.types.is_floating(value_type(array.type)) and (np.abs(numbers) > 2.0**53).any():
+        raise UnsupportedTypeError(
+            f"column {column!r} holds {array.type} beyond 2**53, but was fitted as floats, which a module is given: fit "
+            "it on integers."
+        )
 
 
 def _given(column: str, kind: InputKind, array: pa.Array) -> dict[str, npt.NDArray[Any]]:

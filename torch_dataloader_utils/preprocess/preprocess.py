@@ -15,7 +15,7 @@ from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
-from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, names_of, outputs_of
+from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, named_in, names_of, outputs_of
 from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.units import parse_bytes
@@ -99,15 +99,21 @@ class Preprocess(DeclaredTransform):
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a transform does not work on a column's type.
         """
-        from torch_dataloader_utils.preprocess.columns import kind_of, words_of
-        from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+        from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
+        from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
 
-        words = {item.name: words_of(item.type) for item in schema}
-        outputs = outputs_of(self._entries, schema.names, words, self._others)
+        if not self._entries:
+            raise OptionError(
+                "this Preprocess was loaded: it holds what was fitted, but no spec. Make it again as "
+                "Preprocess({...}), with its spec, and fit that."
+            )
+        found = types_by_name(schema, named_in(self._entries))
+        words = {name: words_of(type_) for name, type_ in found.items()}
+        outputs = outputs_of(self._entries, list(found), words, self._others)
         limit = parse_bytes(memory, "memory")
         learning = []
         for output in outputs:
-            types = [schema.field(name).type for name in output.columns]
+            types = known_types(output, [found[name] for name in output.columns])
             check_kinds(output, [kind_of(type_) for type_ in types])
             learning.append(Learning(output, types, limit))
         return FitScan(learning)
@@ -354,17 +360,15 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.loading import Loading
 
-        loading = Loading(os.fspath(path), storage_options or {})
-        outputs, content = loading.read()
+        outputs, content = Loading(os.fspath(path), storage_options or {}).read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
-        loading.check_digest(made.digest, content["digest"])
         return made
 
     def __repr__(self) -> str:
         if self._fit is None:
-            return f"<Preprocess of {plural(len(self._entries), 'entry')}, not fitted>"
+            return f"<Preprocess of {plural(len(self._entries), 'key')}, not fitted>"
         outputs = plural(len(self.outputs), "output")
         return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
 

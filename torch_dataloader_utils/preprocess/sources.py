@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.schemas.columns import project
 
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
 _READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
@@ -31,16 +34,19 @@ class FitRows:
 
 
 def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
-    """The rows of a source.
+    """The rows of a source, or of a list of sources.
 
     Raises:
         OptionError: it is none, or is in memory and takes no options.
+        UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
+    if isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source):
+        return _of_all([rows_of(each, options) for each in source])
     table = table_of(source)
     if table is not None:
         if options:
             raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
-        return FitRows(table.schema, lambda columns: iter(table.select(list(columns)).to_batches(65_536)))
+        return FitRows(table.schema, lambda columns: iter(project(table, columns).to_batches(65_536)))
     if isinstance(source, (StructuredLoader, LoaderDataset)):
         if options:
             raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
@@ -58,6 +64,13 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
     return FitRows(as_stored(dataset, _READ, "fit()").schema, tables)
 
 
+def _of_all(several: Sequence[FitRows]) -> FitRows:
+    """The rows of all, with the columns that each of them has."""
+    first, *others = several
+    common = [item for item in first.schema if all(item.name in each.schema.names for each in others)]
+    return FitRows(pa.schema(common), lambda columns: chain.from_iterable(each.tables(columns) for each in several))
+
+
 def table_of(source: Any) -> pa.Table | None:
     """Rows in memory as a table; None if the source is something else."""
     if isinstance(source, pa.RecordBatch):
@@ -66,7 +79,10 @@ def table_of(source: Any) -> pa.Table | None:
         return source
     kind = type(source).__module__.partition(".")[0]
     if kind == "pandas" and hasattr(source, "columns"):
-        return pa.Table.from_pandas(source, preserve_index=False)
+        try:
+            return pa.Table.from_pandas(source, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UnsupportedTypeError(f"fit(DataFrame): drop or convert a column: {'. '.join(error.args)}.") from error
     if kind == "polars" and hasattr(source, "to_arrow"):
         return source.to_arrow()
     return None
