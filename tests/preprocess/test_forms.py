@@ -227,7 +227,9 @@ def test_one_row_or_several() -> None:
     assert prep({"t": [None, ["a"]]}) == {"t": [[], [2]]}
     assert prep({"t": np.array(["a"], object)}) == {"t": [2]}
     assert prep({"t": []}) == {"t": []}
-    of_vectors = Preprocess({"v": Standardize()}).fit(pa.table({"v": pa.array([[1.0], [3.0]], pa.list_(pa.float64(), 1))}))
+    of_vectors = Preprocess({"v": Standardize()}).fit(
+        pa.table({"v": pa.array([[1.0], [3.0]], pa.list_(pa.float64(), 1))})
+    )
     assert of_vectors({"v": np.empty((0, 1))})["v"].shape == (0, 1)
     assert of_vectors({"v": np.array([1.0])}) == {"v": [-1.0]}
 

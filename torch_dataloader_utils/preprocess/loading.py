@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.errors import DataLoaderUtilsError, SavedPreprocessError
+from torch_dataloader_utils.errors import SavedPreprocessError
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.encoding import decoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
@@ -25,7 +25,6 @@ from torch_dataloader_utils.preprocess.one_value import checked
 from torch_dataloader_utils.preprocess.saving import FORMAT, MOST_JSON, VERSION, checksum_of, digest_of_bytes
 from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds, names_of
 from torch_dataloader_utils.preprocess.transforms import (
-    Categorize,
     ColumnTransform,
     Cross,
     Drop,
@@ -253,7 +252,7 @@ def _check_fitted(each: FittedOutput) -> None:
             raise ValueError("null has no such place in the vocabulary")
     for link, fitted in zip(each.output.chain, each.fitted, strict=True):
         if isinstance(link, Impute):
-            value = fitted["value"] if link.strategy is not None else link.value
+            value = link.fill_of(fitted)
             if each.output.numeric:
                 float(value)
             else:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.preprocess.encoding import encoded, python_type
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess.encoding import encoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
 from torch_dataloader_utils.printing import in_bytes
