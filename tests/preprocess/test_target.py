@@ -526,7 +526,6 @@ def edits(content: dict[str, Any]) -> list[Any]:
         edited(lambda v, _: v.pop("encoding")),
         edited(lambda v, _: v.__setitem__("folds", 4)),
         edited(lambda _, c: c["outputs"][0]["chain"][0].__setitem__("seed", 5)),
-        edited(lambda _, c: c.pop("training_digest")),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import UnknownValueError
+from torch_dataloader_utils.preprocess.hashed import nanoseconds
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.spec import OutputSpec, names_of
 from torch_dataloader_utils.preprocess.transforms import (
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.convert.ids import IdTable
 
 
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
 class Vocabulary:
     """The values of ids, in their order: a list for one row, an Arrow array for many, each made once if it is needed.
 
@@ -41,6 +45,18 @@ class Vocabulary:
     def __init__(self, type: str, values: list[Any] | None = None, array: pa.Array | None = None) -> None:
         self.type = type
         self._values, self._array = values, array
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Vocabulary:
+        """Of values of any width and unit: one type stands for all of a kind.
+
+        Raises:
+            pyarrow.ArrowInvalid: a float is not whole.
+        """
+        from torch_dataloader_utils.preprocess.columns import widened
+
+        values = widened(array)
+        return cls(str(values.type), array=values)
 
     def __len__(self) -> int:
         return len(self._values if self._values is not None else self.array)
@@ -56,6 +72,19 @@ class Vocabulary:
         if self._values is None:
             self._values = self.array.to_pylist()
         return self._values
+
+    @property
+    def keys(self) -> list[Any]:
+        """What one value is looked up by: itself, but nanoseconds since 1970 for timestamps.
+
+        Of two datetimes an hour apart, before and after clocks are turned back, Python says that they are equal.
+        """
+        if not self.type.startswith("timestamp"):
+            return self.values
+        if self._array is None:
+            return [nanoseconds(value) for value in self.values]
+        unit = _NANOSECONDS[self.array.type.unit]
+        return [number * unit for number in self.array.view("int64").to_pylist()]
 
     @property
     def array(self) -> pa.Array:
@@ -85,9 +114,10 @@ class FittedOutput:
 
     Attributes:
         output: its columns and chain.
-        types: of its columns, as they were fitted, then of those that decide folds.
+        types: of its columns, as they were fitted.
         fitted: what each link has learned.
         dtype: of computed numbers, "float32" or "float64".
+        fold_types: of the columns whose values decide a row's fold.
         training: whether targets are encoded without the rows of a row's own fold.
     """
 
@@ -95,6 +125,7 @@ class FittedOutput:
     types: tuple[ColumnType, ...]
     fitted: tuple[Fitted, ...]
     dtype: str
+    fold_types: tuple[ColumnType, ...] = ()
     training: bool = False
 
     @property
@@ -110,7 +141,7 @@ class FittedOutput:
     @property
     def inputs(self) -> dict[str, ColumnType]:
         """The types of its columns, and of those that decide folds."""
-        return dict(zip(self.output.columns + self.output.by, self.types, strict=True))
+        return dict(zip(self.output.columns + self.output.by, self.types + self.fold_types, strict=True))
 
     @property
     def last(self) -> ColumnTransform:
@@ -120,7 +151,7 @@ class FittedOutput:
     @property
     def kinds(self) -> list[ColumnKind]:
         """The kinds of its columns."""
-        return [type_.kind for type_ in self.types[: len(self.output.columns)]]
+        return [type_.kind for type_ in self.types]
 
     @property
     def links(self) -> Links:

@@ -22,7 +22,9 @@ from torch_dataloader_utils.preprocess.spec import (
     check_names,
     check_target,
     entries_of,
+    named_in,
     outputs_of,
+    read_in,
 )
 from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode
 from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, Cross, DateParts, IdTransform, Impute, Keep
@@ -31,8 +33,10 @@ from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from torch_dataloader_utils.preprocess.module import PreprocessModule
     from torch_dataloader_utils.preprocess.scan import FitScan
 
 _MEMORY = 2 << 30  # bytes
@@ -48,7 +52,7 @@ class _Fit:
     outputs: tuple[FittedOutput, ...]
     rows: int
     dtype: str
-    seen: SeenRows | None = None
+    seen: tuple[SeenRows, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -62,12 +66,6 @@ class _Fit:
     def for_training(self) -> _Fit:
         outputs = (replace(each, training=each.output.target is not None) for each in self.outputs)
         return _Fit(tuple(outputs), self.rows, self.dtype, self.seen)
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Those by which what is saved is known again."""
-        made = {"digest": self.digest}
-        return {**made, "training_digest": self.for_training.digest} if self.encodes_targets else made
 
     @cached_property
     def of_row(self) -> OneRow:
@@ -125,18 +123,26 @@ class Preprocess(DeclaredTransform):
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a transform does not work on a column's type.
         """
-        from torch_dataloader_utils.preprocess.columns import kind_of, words_of
-        from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+        from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
+        from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
 
-        words = {item.name: words_of(item.type) for item in schema}
-        outputs = outputs_of(self._entries, schema.names, words, self._others)
+        if not self._entries:
+            raise OptionError(
+                "this Preprocess was loaded: it holds what was fitted, but no spec. Make it again as "
+                "Preprocess({...}), with its spec, and fit that."
+            )
+        columns = list(types_by_name(schema, named_in(self._entries)))
+        found = types_by_name(schema, read_in(self._entries))
+        words = {name: words_of(type_) for name, type_ in found.items()}
         limit = parse_bytes(memory, "memory")
-        types = {item.name: item.type for item in schema}
-        kinds = {name: kind_of(type_) for name, type_ in types.items()}
-        for output in outputs:
-            check_kinds(output, [kinds[name] for name in output.columns])
-            check_target(output, kinds)
-        return FitScan([Learning(output, types, limit) for output in outputs])
+        learning = []
+        for output in outputs_of(self._entries, columns, words, self._others):
+            types = known_types(output, found)
+            kinds = [kind_of(type_) for type_ in types]
+            check_kinds(output, kinds[: len(output.columns)])
+            check_target(output, kinds[len(output.columns) :])
+            learning.append(Learning(output, types, limit))
+        return FitScan(learning)
 
     def learned(self, scan: FitScan) -> Self:
         """Take over what scans have learned, once `finish` of this last one has returned None; returns self.
@@ -182,8 +188,8 @@ class Preprocess(DeclaredTransform):
                 raise EmptyDatasetError("fit: there are no rows to learn from.")
             following = scan.finish()
         self.learned(scan)
-        if (read := rows.read()) is not None and self._fitted.encodes_targets:
-            self._fit = replace(self._fitted, seen=SeenRows.of(read))
+        if self._fitted.encodes_targets:
+            self._fit = replace(self._fitted, seen=SeenRows.of(rows.read()))
         return self
 
     # What was fitted.
@@ -332,6 +338,56 @@ class Preprocess(DeclaredTransform):
             raise OptionError("for_training(): no TargetEncode is among the transforms, so give the Preprocess itself.")
         return FrozenPreprocess(fit.for_training)
 
+    def to_module(self, outputs: Sequence[str] | None = None) -> PreprocessModule:
+        """This as a `torch.nn.Module`: a dict of tensors by column to one by output, with the bits of `prep(rows)`.
+
+        `torch.export` and ONNX take it, with the same bits. It is given what `arrays` returns. What `prep(rows)` raises
+        an error for, such as an unknown value of `Categorize(unknown="error")`, becomes the id -2**63, which no
+        embedding has. Text is told apart by 64-bit hashes.
+
+        Example:
+            ```python
+            module = prep.to_module()
+            module({name: torch.from_numpy(array) for name, array in prep.arrays(rows).items()})
+            torch.export.export(module, (module.example(),), dynamic_shapes=module.dynamic_shapes)
+            module.to_onnx("prep.onnx")
+            onnxruntime.InferenceSession("prep.onnx").run(None, prep.arrays(rows))
+            ```
+
+        Args:
+            outputs: some of `outputs`; None: all but kept columns, of which a module makes nothing.
+
+        Raises:
+            OptionError: an output is none of these, or columns' names collide.
+            UnsupportedTypeError: an output cannot be made by a module, such as one of lists; it names the remedy.
+        """
+        from torch_dataloader_utils.preprocess.module import PreprocessModule
+        from torch_dataloader_utils.preprocess.module_inputs import check_exported, chosen_of
+
+        fitted = chosen_of(self._fitted.outputs, outputs)
+        check_exported(fitted)
+        names = [name for each in fitted for name in each.names]
+        return PreprocessModule(fitted, names if outputs is None else list(outputs))
+
+    def arrays(self, rows: Any, outputs: Sequence[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """What the module of `to_module`, or the ONNX model made of it, is given for rows: a dict of arrays [rows].
+
+        Numbers are float64, NaN where they are missing. Whole numbers of which ids are made are int64, with bools
+        `<column>_missing`; so are times, in microseconds since 1970, of which parts are taken. All else is int64
+        hashes.
+
+        Args:
+            rows: in one of the forms of `__call__`.
+            outputs: as given to `to_module`.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a column holds what it did not when it was fitted, or a number that is no int64.
+        """
+        from torch_dataloader_utils.preprocess.module_inputs import arrays_of, chosen_of
+
+        return arrays_of(chosen_of(self._fitted.outputs, outputs), rows)
+
     def frozen(self) -> FrozenPreprocess:
         """What a loader uses: a later `fit` does not change it.
 
@@ -352,8 +408,8 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.saving import save
 
         fit = self._fitted
-        fitted_on = {"rows": fit.rows, **({} if fit.seen is None else {"files": fit.seen.to_json()})}
-        facts = {**fit.digests, "options": {"dtype": fit.dtype}, "fitted_on": fitted_on}
+        fitted_on = {"rows": fit.rows, **({"files": [each.to_json() for each in fit.seen]} if fit.seen else {})}
+        facts = {"digest": fit.digest, "options": {"dtype": fit.dtype}, "fitted_on": fitted_on}
         save(os.fspath(path), storage_options or {}, fit.outputs, facts)
 
     @classmethod
@@ -369,19 +425,17 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.loading import Loading
 
-        loading = Loading(os.fspath(path), storage_options or {})
-        outputs, content = loading.read()
+        outputs, content = Loading(os.fspath(path), storage_options or {}).read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         fitted_on = content["fitted_on"]
-        seen = SeenRows.from_json(fitted_on["files"]) if "files" in fitted_on else None
+        seen = tuple(map(SeenRows.from_json, fitted_on.get("files", ())))
         made._fit = _Fit(tuple(outputs), fitted_on["rows"], made._dtype, seen)
-        loading.check_digests(made._fit.digests, content)
         return made
 
     def __repr__(self) -> str:
         if self._fit is None:
-            return f"<Preprocess of {plural(len(self._entries), 'entry')}, not fitted>"
+            return f"<Preprocess of {plural(len(self._entries), 'key')}, not fitted>"
         outputs = plural(len(self.outputs), "output")
         return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
 
@@ -409,13 +463,13 @@ class FrozenPreprocess(DeclaredTransform):
             OptionError: rows were in other folds when they were fitted on.
         """
         fit = self._fit
-        if PLACE in self.reads and fit.seen is not None and fit.seen.moved(rows):
+        if PLACE in self.reads and any(seen.moved(rows) for seen in fit.seen):
             raise OptionError(
                 f"{name}: when the Preprocess was fitted, it was given these files by other names, so their rows were "
                 "in other folds. Give the path that fit() was given, or fit it with TargetEncode(by=[...])."
             )
         plain = [each.output.name for each in fit.outputs if each.output.target is not None and not each.training]
-        if plain and fit.seen is not None and fit.seen.among(rows):
+        if plain and any(seen.among(rows) for seen in fit.seen):
             _LOG.warning(
                 "%s: the Preprocess was fitted on these rows, so %s of a row is made of its own target, and a model "
                 "learns to trust it. Train with transform=prep.for_training().",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, rows_of_dataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
+from torch_dataloader_utils.preprocess.columns import with_fields
+from torch_dataloader_utils.schemas.columns import project
 
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
 _READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
@@ -25,20 +29,23 @@ class FitRows:
     Attributes:
         schema: of all columns.
         tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
-        read: which rows of files were read; None: they are in memory.
+        read: which rows of files were read.
     """
 
     schema: pa.Schema
     tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
-    read: Callable[[], RowsRead | None] = lambda: None
+    read: Callable[[], Sequence[RowsRead]] = tuple
 
 
 def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
-    """The rows of a source.
+    """The rows of a source, or of a list of sources.
 
     Raises:
         OptionError: it is none, or is in memory and takes no options.
+        UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
+    if isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source):
+        return _of_all([rows_of(each, options) for each in source])
     table = table_of(source)
     if table is not None:
         if options:
@@ -63,12 +70,12 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
         finally:
             stored.close()
 
-    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables, lambda: read[-1] if read else None)
+    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables, lambda: read[-1:])
 
 
 def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """These columns, without those that rows in memory do not have: who counts them tells what is missing."""
-    return table.select([name for name in columns if name != PLACE])
+    return project(table, [name for name in columns if name != PLACE])
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,18 @@ class PlacedRows(DeclaredTransform):
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows."""
-        return rows.select(list(self.columns))
+        return with_fields(rows, self.columns).select(list(self.columns))
+
+
+def _of_all(several: Sequence[FitRows]) -> FitRows:
+    """The rows of all, with the columns that each of them has."""
+    first, *others = several
+    common = [item for item in first.schema if all(item.name in each.schema.names for each in others)]
+    return FitRows(
+        pa.schema(common),
+        lambda columns: chain.from_iterable(each.tables(columns) for each in several),
+        lambda: [rows for each in several for rows in each.read()],
+    )
 
 
 def table_of(source: Any) -> pa.Table | None:
@@ -100,7 +118,10 @@ def table_of(source: Any) -> pa.Table | None:
         return source
     kind = type(source).__module__.partition(".")[0]
     if kind == "pandas" and hasattr(source, "columns"):
-        return pa.Table.from_pandas(source, preserve_index=False)
+        try:
+            return pa.Table.from_pandas(source, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UnsupportedTypeError(f"fit(DataFrame): drop or convert a column: {'. '.join(error.args)}.") from error
     if kind == "polars" and hasattr(source, "to_arrow"):
         return source.to_arrow()
     return None

@@ -25,6 +25,7 @@ _smooth = values(
     ),
 )
 _given = values("a value", lambda value: value is not None)
+_classes = values("a list of classes", lambda value: isinstance(value, list))
 
 
 def _columns(name: str, given: Any) -> list[str]:
@@ -74,7 +75,7 @@ class TargetEncode(ColumnTransform):
     @property
     def learned(self) -> Mapping[str, Check]:
         """See `ColumnTransform`."""
-        return {"vocabulary": _given, "classes": _given, "encoding": _encoding}
+        return {"vocabulary": _given, "classes": _classes, "encoding": _encoding}
 
     def folds_of(self, hashes: U64) -> I64:
         """The fold of each row, from 0, by the hash of its place or key."""
@@ -94,7 +95,7 @@ _MOST_SEEN = 1_000
 
 @dataclass(frozen=True)
 class SeenRows:
-    """By which rows that a target encoding was fitted on are known again.
+    """By which rows that a target encoding was fitted on are known again, of all that were chosen in one way.
 
     Attributes:
         files: the least hashes of their files, and those of their names: of many files that are read again, some are
@@ -106,13 +107,16 @@ class SeenRows:
     chosen: int
 
     @classmethod
-    def of(cls, rows: RowsRead) -> SeenRows:
-        """Those of a fit."""
-        return cls(dict(sorted(rows.files.items())[:_MOST_SEEN]), name_hash(rows.chosen) if rows.chosen else 0)
+    def of(cls, several: Sequence[RowsRead]) -> tuple[SeenRows, ...]:
+        """Those of a fit on these."""
+        files: dict[int, dict[int, int]] = {}
+        for rows in several:
+            files.setdefault(_hash_of(rows.chosen), {}).update(rows.files)
+        return tuple(cls(dict(sorted(own.items())[:_MOST_SEEN]), chosen) for chosen, own in files.items())
 
     def among(self, rows: RowsRead) -> bool:
         """Whether some of them are known to be among these."""
-        return not rows.files.keys().isdisjoint(self.files) and self.chosen in (0, SeenRows.of(rows).chosen)
+        return not rows.files.keys().isdisjoint(self.files) and self.chosen in (0, _hash_of(rows.chosen))
 
     def moved(self, rows: RowsRead) -> bool:
         """Whether some of these files have another name than they had, so that their rows have other places."""
@@ -131,6 +135,10 @@ class SeenRows:
         """
         files = {int(file, 16): int(name, 16) for file, name in saved["least"].items()}
         return cls(files, int(saved["chosen"], 16))
+
+
+def _hash_of(chosen: str) -> int:
+    return name_hash(chosen) if chosen else 0
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.preprocess.chains import plain_values
-from torch_dataloader_utils.preprocess.columns import numbers_of, plain_type
+from torch_dataloader_utils.preprocess.columns import categories_of, category_type, kind_of, numbers_of, plain_values
 from torch_dataloader_utils.preprocess.counts import counted_type, held, typed
 from torch_dataloader_utils.preprocess.fitted import Vocabulary
 from torch_dataloader_utils.preprocess.target import TargetEncode, TargetTotals, Whole
@@ -48,11 +46,10 @@ class TargetSums:
     """
 
     def __init__(self, link: TargetEncode, kind: pa.DataType, target: pa.DataType) -> None:
-        target = plain_type(target)
-        number = pt.is_integer(target) or pt.is_floating(target) or pt.is_boolean(target) or pt.is_decimal(target)
         self.link = link
         self.type = counted_type(kind)
-        self.classes = counted_type(target) if link.classes or not number else None
+        averaged = kind_of(target).values == "number" and not link.classes
+        self.classes = None if averaged else counted_type(category_type(target))
         self._pieces: list[pa.Table] = []
         self._rows = self._compacted = 0
         self._adding = ForkLock()
@@ -67,7 +64,7 @@ class TargetSums:
         """Add rows.
 
         Args:
-            values: of the category.
+            values: of the category, as ids are made of them.
             target: of the target.
             hashes: of the rows' places or keys, uint64 [rows].
 
@@ -87,7 +84,7 @@ class TargetSums:
             y = numbers_of(target).all()
             counted = np.isfinite(y)
         else:
-            keys["class"], names["class"] = _coded(target, self.classes)
+            keys["class"], names["class"] = _coded(categories_of(target), self.classes)
             sizes.append(len(names["class"]))
             counted = keys["class"] < sizes[-1]
         groups, found = _groups([key[counted] for key in keys.values()], sizes)
@@ -141,9 +138,8 @@ class TargetSums:
         )
         made = totals.encoded(self.link.smooth)  # of the values, null and an unseen value
         missing = made[-2:-1] if totals.counts[-1].any() else made[-1:]
-        values = typed(known, self.type)
         return {
-            "vocabulary": Vocabulary(str(values.type), array=values),
+            "vocabulary": Vocabulary.of(typed(known, self.type)),
             "classes": typed(classes, self.classes).to_pylist() if self.classes else [],
             "encoding": np.concatenate([made[:-2], made[-1:], missing]),
         }
@@ -180,9 +176,7 @@ def _nothing(sums: TargetSums) -> tuple[pa.Array, pa.Array, I64]:
 
 def _coded(values: pa.Array, kind: pa.DataType) -> tuple[I64, pa.Array]:
     """The place of each value among the different ones, as they are held; null is behind them."""
-    plain = plain_values(values)
-    viewed = pt.is_string_view(plain.type) or pt.is_binary_view(plain.type)
-    encoded = (plain.cast(kind) if viewed else plain).dictionary_encode()
+    encoded = plain_values(values).dictionary_encode()
     known = held(encoded.dictionary, kind)
     return np.asarray(pc.fill_null(encoded.indices, len(known)), np.int64), known
 
