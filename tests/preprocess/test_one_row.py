@@ -1,4 +1,4 @@
-"""One row has the bits of a table of it: every transform, chain, kind of column and way to say that a value is missing."""
+"""One row has the bits of a table of it: every transform, chain, kind of column and sign of a missing value."""
 
 from __future__ import annotations
 
@@ -369,7 +369,10 @@ def wide() -> tuple[Preprocess, dict[str, Any]]:
     rng = np.random.default_rng(0)
     numbers = {f"n{i}": rng.normal(size=200) for i in range(10)}
     texts = {f"c{i}": rng.choice(["a", "b", "c", "d"], 200) for i in range(10)}
-    chains: list[Any] = [[Impute("median"), Standardize()], [Clip(quantiles=(0.01, 0.99)), Log1p(signed=True), MinMax()]]
+    chains: list[Any] = [
+        [Impute("median"), Standardize()],
+        [Clip(quantiles=(0.01, 0.99)), Log1p(signed=True), MinMax()],
+    ]
     spec: dict[str, Any] = {name: chains[i % 2] for i, name in enumerate(numbers)}
     prep = Preprocess({**spec, **{name: Categorize() for name in texts}}).fit(pa.table({**numbers, **texts}))
     return prep, {name: values[0].item() for name, values in {**numbers, **texts}.items()}

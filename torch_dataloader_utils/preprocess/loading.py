@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.errors import DataLoaderUtilsError, SavedPreprocessError
+from torch_dataloader_utils.errors import SavedPreprocessError
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.encoding import decoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
@@ -25,7 +25,6 @@ from torch_dataloader_utils.preprocess.one_value import checked
 from torch_dataloader_utils.preprocess.saving import FORMAT, MOST_JSON, VERSION, checksum_of, digest_of_bytes
 from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds, names_of
 from torch_dataloader_utils.preprocess.transforms import (
-    Categorize,
     ColumnTransform,
     Cross,
     Drop,
@@ -85,7 +84,7 @@ class Loading:
             raise self._error("there is no such file. Preprocess.save(path) writes one")
         if len(data) > MOST_JSON:
             raise self._error(
-                f"it is no saved Preprocess, as it has more than {in_bytes(MOST_JSON)}. Preprocess.save(path) writes one"
+                f"it is none, as it has more than {in_bytes(MOST_JSON)}. Preprocess.save(path) writes one"
             )
         try:
             content = json.loads(data, parse_constant=_refused)
@@ -167,8 +166,8 @@ class Loading:
             known = kind_named(kind)
         except KeyError as error:
             raise self._error(
-                f"this program has no transform {shown(kind)}. Import the module that defines it before, or install the "
-                "version of torch-dataloader-utils that saved it"
+                f"this program has no transform {shown(kind)}. Import the module that defines it before, or install "
+                "the version of torch-dataloader-utils that saved it"
             ) from error
         if known in _NO_LINKS:
             raise ValueError(f"nothing is made by {kind!r}")

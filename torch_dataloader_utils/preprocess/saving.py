@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.preprocess.encoding import encoded, python_type
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess.encoding import encoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
 from torch_dataloader_utils.printing import in_bytes
@@ -62,8 +62,8 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
     data = text.encode()
     if len(data) > MOST_JSON:
         raise OptionError(f"save(): the JSON would have {in_bytes(len(data))}; {in_bytes(MOST_JSON)} is the limit.")
-    for file, data in [*files.items(), (name, data)]:
-        storage.write(posixpath.join(parent, file), data)
+    for file, part in [*files.items(), (name, data)]:
+        storage.write(posixpath.join(parent, file), part)
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
