@@ -37,7 +37,6 @@ from torch_dataloader_utils.preprocess.transforms import (
     Categorize,
     Cross,
     DateParts,
-    Fitted,
     Hash,
     Impute,
     Keep,
@@ -49,11 +48,6 @@ from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _CHUNK = 8192  # numbers computed at a time: they stay in the processor's cache
-
-
-def imputed_number(link: Impute, fitted: Fitted) -> float:
-    """The number in place of missing ones."""
-    return float(fitted["value"] if link.strategy is not None else link.value) + 0.0
 
 
 def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt.NDArray[Any] | None = None) -> bool:
@@ -81,7 +75,7 @@ def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt
                     absent = np.isnan(x)
                     if link.indicator and missing is not None:
                         missing[first : first + len(x)] = absent
-                    x[absent] = imputed_number(link, fitted)
+                    x[absent] = link.number_of(fitted)
             x += 0.0  # what bounds make of -0.0 depends on the processor
             out[first : first + len(x)] = x
     return bool(overflows)
@@ -96,8 +90,7 @@ def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.boo
         values = plain_values(values)
         if link.indicator:
             missing = ~np.asarray(values.is_valid())
-        value = fitted["value"] if link.strategy is not None else link.value
-        values = pc.fill_null(values, scalar_of(value, values.type)) if values.null_count else values
+        values = pc.fill_null(values, scalar_of(link.fill_of(fitted), values.type)) if values.null_count else values
     return values, missing
 
 

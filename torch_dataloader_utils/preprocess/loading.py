@@ -252,7 +252,7 @@ def _check_fitted(each: FittedOutput) -> None:
             raise ValueError("null has no such place in the vocabulary")
     for link, fitted in zip(each.output.chain, each.fitted, strict=True):
         if isinstance(link, Impute):
-            value = fitted["value"] if link.strategy is not None else link.value
+            value = link.fill_of(fitted)
             if each.output.numeric:
                 float(value)
             else:

@@ -118,11 +118,7 @@ def _of_value(each: FittedOutput) -> Callable[[Any], Any]:
             return lambda value: bucket(number(value))
         ids = _ids(each)
         return lambda value: ids(number(value))
-    fills = [
-        (fitted[i]["value"] if link.strategy is not None else link.value)
-        for i, link in enumerate(chain)
-        if isinstance(link, Impute)
-    ]
+    fills = [link.fill_of(learned) for link, learned in zip(chain, fitted, strict=True) if isinstance(link, Impute)]
     ids = _ids(each) if last.ends else checked(each.types[0], each.output.columns[0], ids=False)
     if not fills:
         return ids
@@ -136,7 +132,7 @@ def _numbers(each: FittedOutput, last: int) -> Callable[[Any], float]:
         if isinstance(link, NumberTransform):
             steps.append(link.one(fitted))
         elif isinstance(link, Impute):
-            steps.append(_filling(float(fitted["value"] if link.strategy is not None else link.value) + 0.0))
+            steps.append(_filling(link.number_of(fitted)))
     of, column = number_of, each.output.columns[0]
     if not steps:
         return lambda value: of(value, column)

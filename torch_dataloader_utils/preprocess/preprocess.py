@@ -23,8 +23,10 @@ from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from torch_dataloader_utils.preprocess.module import PreprocessModule
     from torch_dataloader_utils.preprocess.scan import FitScan
 
 _MEMORY = 2 << 30  # bytes
@@ -276,6 +278,56 @@ class Preprocess(DeclaredTransform):
         """
         fit = self._fitted
         return fit.of_row(rows) if is_one_row(fit.outputs, rows) else in_form(fit.outputs, rows)
+
+    def to_module(self, outputs: Sequence[str] | None = None) -> PreprocessModule:
+        """This as a `torch.nn.Module`: a dict of tensors by column to one by output, with the bits of `prep(rows)`.
+
+        `torch.export` and ONNX take it, with the same bits. It is given what `arrays` returns. What `prep(rows)` raises
+        an error for, such as an unknown value of `Categorize(unknown="error")`, becomes the id -2**63, which no
+        embedding has. Text is told apart by 64-bit hashes.
+
+        Example:
+            ```python
+            module = prep.to_module()
+            module({name: torch.from_numpy(array) for name, array in prep.arrays(rows).items()})
+            torch.export.export(module, (module.example(),), dynamic_shapes=module.dynamic_shapes)
+            module.to_onnx("prep.onnx")
+            onnxruntime.InferenceSession("prep.onnx").run(None, prep.arrays(rows))
+            ```
+
+        Args:
+            outputs: some of `outputs`; None: all but kept columns, of which a module makes nothing.
+
+        Raises:
+            OptionError: an output is none of these, or columns' names collide.
+            UnsupportedTypeError: an output cannot be made by a module, such as one of lists; it names the remedy.
+        """
+        from torch_dataloader_utils.preprocess.module import PreprocessModule
+        from torch_dataloader_utils.preprocess.module_inputs import check_exported, chosen_of
+
+        fitted = chosen_of(self._fitted.outputs, outputs)
+        check_exported(fitted)
+        names = [name for each in fitted for name in names_of(each.output)]
+        return PreprocessModule(fitted, names if outputs is None else list(outputs))
+
+    def arrays(self, rows: Any, outputs: Sequence[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """What the module of `to_module`, or the ONNX model made of it, is given for rows: a dict of arrays [rows].
+
+        Numbers are float64, NaN where they are missing. Whole numbers of which ids are made are int64, with bools
+        `<column>_missing`; so are times, in microseconds since 1970, of which parts are taken. All else is int64
+        hashes.
+
+        Args:
+            rows: in one of the forms of `__call__`.
+            outputs: as given to `to_module`.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a column holds what it did not when it was fitted, or a number that is no int64.
+        """
+        from torch_dataloader_utils.preprocess.module_inputs import arrays_of, chosen_of
+
+        return arrays_of(chosen_of(self._fitted.outputs, outputs), rows)
 
     def frozen(self) -> FrozenPreprocess:
         """What a loader uses: a later `fit` does not change it.

@@ -17,7 +17,6 @@ from torch_dataloader_utils.preprocess.chains import (
     computed,
     crossed_hashes,
     filled,
-    imputed_number,
 )
 from torch_dataloader_utils.preprocess.columns import (
     NumberView,
@@ -283,7 +282,7 @@ def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> N
     """What is known of the numbers that a link makes."""
     if isinstance(link, Impute):
         try:
-            return numbers.imputed(imputed_number(link, fitted))
+            return numbers.imputed(link.number_of(fitted))
         except Uncounted:
             return NumberStatistics(None, None)
     if isinstance(link, NumberTransform):

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess.log1p import log1p, one_log1p
 from torch_dataloader_utils.preprocess.zones import zone_named
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Check, Value, flag, maybe, one_of, setting, values, whole
@@ -195,13 +196,13 @@ class MinMax(NumberTransform):
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        least, width, unit = _range_of(fitted["least"], fitted["greatest"])
+        least, width, unit = range_of(fitted["least"], fitted["greatest"])
         if unit != 1.0:
             np.multiply(x, unit, out=x)
         np.subtract(x, least, out=x)
         np.divide(x, width, out=x)
-        low, high, spread = self._ends()
-        from_high = x >= 0.5 if spread + low != high else None  # so that 1 becomes `high` itself
+        low, high, spread, least_from_high = self.onto()
+        from_high = x >= least_from_high if least_from_high < math.inf else None
         upper = None if from_high is None else high - spread * (1.0 - x[from_high])
         np.multiply(x, spread, out=x)
         np.add(x, low, out=x)
@@ -212,9 +213,8 @@ class MinMax(NumberTransform):
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        least, width, unit = _range_of(fitted["least"], fitted["greatest"])
-        low, high, spread = self._ends()
-        from_high = 0.5 if spread + low != high else math.inf
+        least, width, unit = range_of(fitted["least"], fitted["greatest"])
+        low, high, spread, from_high = self.onto()
 
         def scaled(x: float) -> float:
             part = (x * unit - least) / width
@@ -222,9 +222,11 @@ class MinMax(NumberTransform):
 
         return (lambda x: _clipped(scaled(x), low, high)) if self.clip else scaled
 
-    def _ends(self) -> tuple[float, float, float]:
+    def onto(self) -> tuple[float, float, float, float]:
+        """The ends, their distance, and the share from which one counts back from `high`, so that 1 becomes it."""
         low, high = self.low + 0.0, self.high + 0.0  # no -0.0
-        return low, high, high - low
+        spread = high - low
+        return low, high, spread, 0.5 if spread + low != high else math.inf
 
 
 class Robust(NumberTransform):
@@ -268,21 +270,17 @@ class Log1p(NumberTransform):
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        # Not at the top, because one row is computed without pyarrow.
-        from torch_dataloader_utils.late_imports import as_arrow, pc
-
-        # By Arrow, which calls libm as `math.log1p` does: numpy's vectors differ in the last bit (numpy#23523).
         if not self.signed:
-            x[:] = pc.log1p(as_arrow(x)).to_numpy()
+            x[:] = log1p(x)
             return
-        negative = np.signbit(x)
+        negative = x < 0
         np.abs(x, out=x)
-        x[:] = pc.log1p(as_arrow(x)).to_numpy()
+        x[:] = log1p(x)
         np.negative(x, out=x, where=negative)
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        return _signed_log1p if self.signed else _log1p
+        return (lambda x: -one_log1p(-x) if x < 0 else one_log1p(x)) if self.signed else one_log1p
 
 
 class Clip(NumberTransform):
@@ -319,20 +317,21 @@ class Clip(NumberTransform):
         low, high = seen.quantiles(self.quantiles)
         return {"low": low, "high": high}
 
-    def _bounds(self, fitted: Fitted) -> tuple[float, float]:
+    def bounds_of(self, fitted: Fitted) -> tuple[float, float]:
+        """The bounds, given or learned; infinite for none."""
         low, high = fitted.get("low", self.low), fitted.get("high", self.high)
         return -math.inf if low is None else low + 0.0, math.inf if high is None else high + 0.0
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        low, high = self._bounds(fitted)
+        low, high = self.bounds_of(fitted)
         np.maximum(x, low, out=x)
         np.minimum(x, high, out=x)
         np.add(x, 0.0, out=x)  # which of 0.0 and -0.0 is the greater depends on the machine
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        low, high = self._bounds(fitted)
+        low, high = self.bounds_of(fitted)
         return lambda x: _clipped(x, low, high) + 0.0
 
 
@@ -374,6 +373,14 @@ class Impute(ColumnTransform):
         """The statistics that it learns from."""
         found = {"mean": "moments", "median": "grid", "most_frequent": "counts"}
         return frozenset() if self.strategy is None else frozenset({found[self.strategy]})
+
+    def fill_of(self, fitted: Fitted) -> Any:
+        """The value in place of missing ones, given or learned."""
+        return fitted["value"] if self.strategy is not None else self.value
+
+    def number_of(self, fitted: Fitted) -> float:
+        """The same as a number."""
+        return float(self.fill_of(fitted)) + 0.0
 
 
 class IdTransform(ColumnTransform):
@@ -570,14 +577,14 @@ def _width(found: float) -> float:
     return min(found, sys.float_info.max) or 1.0
 
 
-def _unit_of(center: float, width: float) -> float:
+def unit_of(center: float, width: float) -> float:
     """What numbers are multiplied by, so that none of their distances to a center is infinite: nearly always 1."""
     return 1.0 if max(abs(center), width) < _LARGE else 0.25
 
 
 def _shift_and_divide(x: F64, center: float, width: float) -> None:
     """Overwrite numbers with (x - center) / width."""
-    unit = _unit_of(center, width)
+    unit = unit_of(center, width)
     if unit != 1.0:
         np.multiply(x, unit, out=x)
     np.subtract(x, center * unit, out=x)
@@ -585,14 +592,14 @@ def _shift_and_divide(x: F64, center: float, width: float) -> None:
 
 
 def _shifted_and_divided(center: float, width: float) -> Callable[[float], float]:
-    unit = _unit_of(center, width)
+    unit = unit_of(center, width)
     if unit == 1.0:
         return lambda x: (x - center) / width
     center, width = center * unit, width * unit
     return lambda x: (x * unit - center) / width
 
 
-def _range_of(least: float, greatest: float) -> tuple[float, float, float]:
+def range_of(least: float, greatest: float) -> tuple[float, float, float]:
     """The least number and the distance to the greatest, after multiplying by a unit: 1, or 1/2 if it is infinite."""
     unit = 1.0 if math.isfinite(greatest - least) else 0.5
     return least * unit, (greatest * unit - least * unit) or 1.0, unit
@@ -601,14 +608,6 @@ def _range_of(least: float, greatest: float) -> tuple[float, float, float]:
 def _clipped(x: float, low: float, high: float) -> float:
     """As numpy does: NaN stays."""
     return low if x < low else high if x > high else x
-
-
-def _log1p(x: float) -> float:
-    return math.log1p(x) if x > -1 else -math.inf if x == -1 else math.nan
-
-
-def _signed_log1p(x: float) -> float:
-    return math.copysign(math.log1p(abs(x)), x) if x == x else x
 
 
 def is_id(transform: ColumnTransform) -> bool:
