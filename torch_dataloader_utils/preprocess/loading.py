@@ -35,7 +35,7 @@ from torch_dataloader_utils.preprocess.transforms import (
 from torch_dataloader_utils.preprocess.zones import zone_named
 from torch_dataloader_utils.printing import in_bytes, shown
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.values import kind_named, one_of
+from torch_dataloader_utils.values import kind_named, one_of, whole, word
 
 _NO_LINKS = (ColumnTransform, NumberTransform, IdTransform, Drop)  # kinds that nothing is made of
 _AGAIN = "Undo the change, or fit it again and save that"
@@ -144,8 +144,10 @@ class Loading:
         chain = tuple(self._transform(link) for link in saved["chain"])
         output = OutputSpec(saved["name"], tuple(saved["columns"]), chain)
         crossed = bool(chain) and isinstance(chain[-1], Cross)
-        if not isinstance(output.name, str) or not chain or (len(output.columns) > 1) != crossed or not output.columns:
-            raise ValueError("an output without a name, a column or a transform")
+        for name in (output.name, *output.columns):
+            word("name", name)
+        if not chain or (len(output.columns) > 1) != crossed or not output.columns:
+            raise ValueError("an output without a column or a transform")
         if any(link.ends for link in chain[:-1]):
             raise ValueError(f"output {output.name!r} goes on behind its end")
         types = tuple(inputs[column] for column in output.columns)
@@ -185,6 +187,9 @@ class Loading:
         expected, zone = python_type(type_), _column_type(type_).zone
         if expected is None or any(type(value) is not expected for value in values):
             raise ValueError(f"a vocabulary holds other values than {type_}")
+        if expected is int:
+            check = whole(0, 2**64 - 1) if type_ == "uint64" else whole(-(2**63))
+            values = [check("a value", value) for value in values]
         if expected is datetime and any((value.utcoffset() is None) != (zone is None) for value in values):
             raise ValueError("a vocabulary holds times with and without a zone")
         if zone is not None:
