@@ -1,4 +1,4 @@
-"""One row has the bits of a table of it: every transform, chain, kind of column and way to say that a value is missing."""
+"""One row has the bits of a table of it: every transform, chain, kind of column and sign of a missing value."""
 
 from __future__ import annotations
 

@@ -269,9 +269,7 @@ def _arrow(values: Any) -> Any:
 
 
 def _as_pandas(made: pa.RecordBatch, kept: Mapping[str, str], order: Sequence[str], rows: Any) -> Any:
-    import pandas as pd
-
-    frame = made.to_pandas() if made.num_columns else pd.DataFrame(index=rows.index)
+    frame = made.to_pandas() if made.num_columns else rows.iloc[:, :0].copy()
     frame.index = rows.index
     for place, name in enumerate(order):
         if name in kept:

@@ -114,8 +114,8 @@ def _seconds(time: Time) -> tuple[int, int]:
         seconds, rest = divmod(time, np.timedelta64(1, "s"))
         return int(seconds), int(rest // np.timedelta64(1, "ns"))
     since = _since(time)
-    rest = getattr(since, "nanoseconds", 0)  # of pandas' times
-    return since.days * 86_400 + since.seconds, since.microseconds * 1000 + rest
+    finer = getattr(since, "nanoseconds", 0)  # of pandas' times
+    return since.days * 86_400 + since.seconds, since.microseconds * 1000 + finer
 
 
 def nanoseconds(time: Time) -> int:

@@ -85,7 +85,7 @@ class Loading:
             raise self._error("there is no such file. Preprocess.save(path) writes one")
         if len(data) > MOST_JSON:
             raise self._error(
-                f"it is no saved Preprocess, as it has more than {in_bytes(MOST_JSON)}. Preprocess.save(path) writes one"
+                f"it is none, as it has more than {in_bytes(MOST_JSON)}. Preprocess.save(path) writes one"
             )
         try:
             content = json.loads(data, parse_constant=_refused)
@@ -169,8 +169,8 @@ class Loading:
             known = kind_named(kind)
         except KeyError as error:
             raise self._error(
-                f"this program has no transform {shown(kind)}. Import the module that defines it before, or install the "
-                "version of torch-dataloader-utils that saved it"
+                f"this program has no transform {shown(kind)}. Import the module that defines it before, or install "
+                "the version of torch-dataloader-utils that saved it"
             ) from error
         if known in _NO_LINKS:
             raise ValueError(f"nothing is made by {kind!r}")

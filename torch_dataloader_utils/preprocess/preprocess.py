@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
@@ -278,12 +279,16 @@ class Preprocess(DeclaredTransform):
         """
         link = self._categories_of(output).categories
         assert link is not None
-        values = [*[None] * (1 + link.unknown_ids), *self.vocabulary(output)]
-        numbers = [int(number) for number in ids]
-        for number in numbers:
-            if not 0 <= number < len(values):
-                raise OptionError(f"inverse({output!r}): {number} is no id: expected 0 to {len(values) - 1}.")
-        return [values[number] for number in numbers]
+        first, values = 1 + link.unknown_ids, self.vocabulary(output)
+        found: list[Any] = []
+        for number in ids:
+            place = index(number) if hasattr(number, "__index__") else -1
+            if not 0 <= place < first + len(values):
+                raise OptionError(
+                    f"inverse({output!r}): {shown(number)} is no id: expected 0 to {first + len(values) - 1}."
+                )
+            found.append(values[place - first] if place >= first else None)
+        return found
 
     def _categories_of(self, output: str) -> FittedOutput:
         each = self._of(output)
@@ -479,13 +484,12 @@ class FrozenPreprocess(DeclaredTransform):
     @property
     def encoded(self) -> list[str]:
         """The columns of which ids are made."""
-        made = [
-            each
-            for each in self._fit.outputs
-            if isinstance(each.last, (IdTransform, TargetEncode)) and len(each.output.chain) == 1
-        ]
-        others = {name for each in self._fit.outputs if each not in made for name in each.reads}
-        return [name for each in made for name in each.output.columns if name not in others]
+        names: dict[bool, list[str]] = {True: [], False: []}  # by whether ids are made of the column itself
+        for each in self._fit.outputs:
+            of_ids = isinstance(each.last, (IdTransform, TargetEncode)) and len(each.output.chain) == 1
+            names[of_ids] += each.output.columns
+            names[False] += each.reads[len(each.output.columns) :]
+        return [name for name in dict.fromkeys(names[True]) if name not in names[False]]
 
     def __call__(self, rows: Any) -> Any:
         """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row."""

@@ -58,8 +58,8 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
     data = text.encode()
     if len(data) > MOST_JSON:
         raise OptionError(f"save(): the JSON would have {in_bytes(len(data))}; {in_bytes(MOST_JSON)} is the limit.")
-    for file, data in [*files.items(), (name, data)]:
-        storage.write(posixpath.join(parent, file), data)
+    for file, part in [*files.items(), (name, data)]:
+        storage.write(posixpath.join(parent, file), part)
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
