@@ -14,7 +14,7 @@ from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored
 from torch_dataloader_utils.loader.loader import StructuredLoader
 
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
-_READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
+READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
 
 
 @dataclass(frozen=True)
@@ -30,32 +30,52 @@ class FitRows:
     tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
 
 
-def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
+def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit") -> FitRows:
     """The rows of a source.
 
+    Args:
+        source: the source.
+        options: keywords of `stream`.
+        call: which reads them, for errors.
+
     Raises:
-        OptionError: it is none, or is in memory and takes no options.
+        OptionError: it is none, or takes no options.
     """
-    table = table_of(source)
-    if table is not None:
-        if options:
-            raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
+    dataset = dataset_of(source, options, call)
+    if dataset is None:
+        table = table_of(source)
+        assert table is not None
         return FitRows(table.schema, lambda columns: iter(table.select(list(columns)).to_batches(65_536)))
-    if isinstance(source, (StructuredLoader, LoaderDataset)):
-        if options:
-            raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
-        dataset = source.dataset if isinstance(source, StructuredLoader) else source
-    else:
-        dataset = stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
 
     def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        stored = as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()")
+        stored = as_stored(dataset, {**READ, "columns": list(columns)}, f"{call}()")
         try:
             yield from stored
         finally:
             stored.close()
 
-    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables)
+    return FitRows(as_stored(dataset, READ, f"{call}()").schema, tables)
+
+
+def dataset_of(source: Any, options: Mapping[str, Any], call: str) -> LoaderDataset | None:
+    """The dataset of a source; None for rows in memory.
+
+    Raises:
+        OptionError: it is none, or takes no options.
+    """
+    if table_of(source) is not None:
+        if options:
+            raise OptionError(
+                f"{call}(..., {', '.join(options)}=): rows in memory take no options: filter them before."
+            )
+        return None
+    if isinstance(source, (StructuredLoader, LoaderDataset)):
+        if options:
+            raise OptionError(
+                f"{call}(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it."
+            )
+        return source.dataset if isinstance(source, StructuredLoader) else source
+    return stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
 
 
 def table_of(source: Any) -> pa.Table | None:
