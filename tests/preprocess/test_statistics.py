@@ -138,7 +138,7 @@ def test_values_of_each_kind_have_their_ends(found):
         assert (found[name].distinct, found[name].nulls) == (len(set(values)), table[name].null_count), name
     assert isinstance(found["when"].quantiles[0.5], dt.datetime)
     assert found["encoded"].top == found["city"].top
-    assert (found["tags"].missing, found["tags"].lengths) == (200, (0, 1.0, 2))
+    assert (found["tags"].missing, found["tags"].lengths) == (200, (0, 0.99875, 2))
     assert found["vector"].values == 4000
     assert found["inner"].distinct is None
 
@@ -193,7 +193,8 @@ def test_the_spec_of_any_rows_fits_them(rows):
 def test_all_is_json_and_prints_what_the_data_hold_without_obeying_it(found):
     json.dumps(found.to_dict(), allow_nan=False)
     text = str(found)
-    assert "Oslo (48%)" in text
+    share = varied()["city"].to_pylist().count("Oslo") / 1000
+    assert f"Oslo ({share:.0%})" in text
     assert "█" in text
     risky = statistics(pa.table({"<b>\x1b[31m": ["<script>alert(1)</script>\x1b[2J"] * 3}))
     assert "\x1b" not in str(risky)
@@ -239,7 +240,7 @@ def test_footers_say_what_they_know_and_no_more(tmp_path):
     assert made["tags"].missing is None
     assert "say nothing" in str(made)
     assert "say nothing" in made.to_html()
-    for options in ({"filters": [("age", ">", 3)]}, {"limit": 10}, {"subset": tdu.Sample(0.5)}):
+    for options in ({"filters": [("age", ">", 3)]}, {"limit": 10}, {"fraction": 0.5}):
         with pytest.raises(OptionError, match="footers"):
             statistics(str(tmp_path), footers=True, **options)
     with pytest.raises(OptionError, match="no footers"):

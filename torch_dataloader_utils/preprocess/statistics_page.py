@@ -184,7 +184,8 @@ def _spec(statistics: Statistics) -> str:
         return ""
     codes = "".join(
         f'<figure><figcaption>{name} <button type="button" data-copy="{key}">Copy'
-        f'<span class="unseen"> the spec as {name}</span></button></figcaption><pre tabindex="0" aria-label="The spec as {name}"><code id="{key}">{_text(text)}'
+        f'<span class="unseen"> the spec as {name}</span></button></figcaption>'
+        f'<pre tabindex="0" aria-label="The spec as {name}"><code id="{key}">{_text(text)}'
         "</code></pre></figure>"
         for name, key, text in (("Python", "python", statistics.spec_text), ("YAML", "yaml", statistics.spec_yaml))
     )
