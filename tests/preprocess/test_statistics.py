@@ -253,6 +253,16 @@ def test_rows_in_memory_are_counted_without_a_source():
     assert (made["x"].missing, made["x"].mean, made["t"].top) == (1, 2.0, (("a", 2),))
 
 
+def test_several_sources_and_fields_of_structs_are_counted(tmp_path):
+    table = pa.table({"x": [1, 2], "s": [{"a": 5}, None]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    made = statistics([table, str(tmp_path), table.to_pandas()], columns=["x", "s.a"])
+    assert (made.rows, made["x"].top, made["s.a"].nulls) == (6, ((1, 3), (2, 3)), 3)
+    assert statistics(table, columns=["s.a"])["s.a"].mean == 5.0
+    with pytest.raises(OptionError, match="lists of sources"):
+        statistics([table, table], footers=True)
+
+
 def test_a_loader_imports_the_feature_when_it_is_asked():
     code = "import sys, torch_dataloader_utils.loader.loader; print('torch_dataloader_utils.preprocess' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

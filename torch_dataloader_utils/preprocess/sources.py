@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.schemas.columns import project
 
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
 READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
@@ -31,7 +34,7 @@ class FitRows:
 
 
 def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit") -> FitRows:
-    """The rows of a source.
+    """The rows of a source, or of a list of sources.
 
     Args:
         source: the source.
@@ -40,12 +43,19 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit") -> FitRo
 
     Raises:
         OptionError: it is none, or takes no options.
+        UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
+    if _several(source):
+        return _of_all([rows_of(each, options, call) for each in source])
+    table = table_of(source)
+    if table is not None:
+        if options:
+            raise OptionError(
+                f"{call}(..., {', '.join(options)}=): rows in memory take no options: filter them before."
+            )
+        return FitRows(table.schema, lambda columns: iter(project(table, columns).to_batches(65_536)))
     dataset = dataset_of(source, options, call)
-    if dataset is None:
-        table = table_of(source)
-        assert table is not None
-        return FitRows(table.schema, lambda columns: iter(table.select(list(columns)).to_batches(65_536)))
+    assert dataset is not None
 
     def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         stored = as_stored(dataset, {**READ, "columns": list(columns)}, f"{call}()")
@@ -58,24 +68,32 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit") -> FitRo
 
 
 def dataset_of(source: Any, options: Mapping[str, Any], call: str) -> LoaderDataset | None:
-    """The dataset of a source; None for rows in memory.
+    """The dataset of a source; None for rows in memory, and for a list of sources.
 
     Raises:
         OptionError: it is none, or takes no options.
     """
-    if table_of(source) is not None:
-        if options:
-            raise OptionError(
-                f"{call}(..., {', '.join(options)}=): rows in memory take no options: filter them before."
-            )
-        return None
     if isinstance(source, (StructuredLoader, LoaderDataset)):
         if options:
             raise OptionError(
                 f"{call}(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it."
             )
         return source.dataset if isinstance(source, StructuredLoader) else source
+    if _several(source) or table_of(source) is not None:
+        return None
     return stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+
+
+def _several(source: Any) -> bool:
+    """Whether it is a list of sources, and not one of paths."""
+    return isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source)
+
+
+def _of_all(several: Sequence[FitRows]) -> FitRows:
+    """The rows of all, with the columns that each of them has."""
+    first, *others = several
+    common = [item for item in first.schema if all(item.name in each.schema.names for each in others)]
+    return FitRows(pa.schema(common), lambda columns: chain.from_iterable(each.tables(columns) for each in several))
 
 
 def table_of(source: Any) -> pa.Table | None:
@@ -86,7 +104,10 @@ def table_of(source: Any) -> pa.Table | None:
         return source
     kind = type(source).__module__.partition(".")[0]
     if kind == "pandas" and hasattr(source, "columns"):
-        return pa.Table.from_pandas(source, preserve_index=False)
+        try:
+            return pa.Table.from_pandas(source, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UnsupportedTypeError(f"fit(DataFrame): drop or convert a column: {'. '.join(error.args)}.") from error
     if kind == "polars" and hasattr(source, "to_arrow"):
         return source.to_arrow()
     return None

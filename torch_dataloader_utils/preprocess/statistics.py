@@ -15,6 +15,7 @@ from torch_dataloader_utils.options.showing import progress_of
 from torch_dataloader_utils.planning.plan_table import common_folder
 from torch_dataloader_utils.preprocess.column_scan import StatisticsScan
 from torch_dataloader_utils.preprocess.column_statistics import ColumnStatistics, Histogram, Statistics, statistics_of
+from torch_dataloader_utils.preprocess.columns import types_by_name
 from torch_dataloader_utils.preprocess.footer_statistics import footer_statistics
 from torch_dataloader_utils.preprocess.sources import dataset_of, rows_of
 from torch_dataloader_utils.printing import shortened
@@ -54,9 +55,9 @@ def statistics(
     name = "" if dataset is None else _name_of(dataset)
     if footers:
         if dataset is None:
-            raise OptionError("statistics(footers=True): rows in memory have no footers: leave it out.")
+            raise OptionError("statistics(footers=True): rows in memory and lists of sources have no footers: leave it out.")
         return footer_statistics(dataset, name, lambda schema: _chosen(schema, columns))
-    rows = rows_of(source if dataset is None else dataset, {}, "statistics")
+    rows = rows_of(source, options, "statistics") if dataset is None else rows_of(dataset, {}, "statistics")
     fields = _chosen(rows.schema, columns)
     scan = StatisticsScan(fields)
     with _advancing(dataset, on_rows) as advance, ThreadPoolExecutor(usable_cores()) as pool:
@@ -69,11 +70,12 @@ def statistics(
 
 
 def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> list[pa.Field]:
-    """The fields of the columns asked for."""
-    missing = [name for name in columns or () if name not in schema.names]
-    if missing:
+    """The fields of the columns asked for, or of fields of structs, as in "parent.child"."""
+    names = list(dict.fromkeys(schema.names if columns is None else columns))
+    types = types_by_name(schema, names)
+    if missing := [name for name in names if name not in types]:
         raise ColumnNotFoundError(f"statistics: no columns {missing}: the columns are {schema.names}.")
-    return [schema.field(name) for name in (schema.names if columns is None else dict.fromkeys(columns))]
+    return [pa.field(name, types[name]) for name in names]
 
 
 def _name_of(dataset: LoaderDataset) -> str:
