@@ -55,7 +55,9 @@ def statistics(
     name = "" if dataset is None else _name_of(dataset)
     if footers:
         if dataset is None:
-            raise OptionError("statistics(footers=True): rows in memory and lists of sources have no footers: leave it out.")
+            raise OptionError(
+                "statistics(footers=True): rows in memory and lists of sources have no footers: leave it out."
+            )
         return footer_statistics(dataset, name, lambda schema: _chosen(schema, columns))
     rows = rows_of(source, options, "statistics") if dataset is None else rows_of(dataset, {}, "statistics")
     fields = _chosen(rows.schema, columns)
