@@ -166,10 +166,10 @@ def arrays_of(outputs: Sequence[FittedOutput], rows: Any) -> dict[str, npt.NDArr
 
 def _check_exact(column: str, array: pa.Array, numbers: npt.NDArray[Any]) -> None:
     """Check that whole numbers of which ids are made, given where floats were fitted, are exact as float64."""
-    if not pa.types.is_floating(value_type(array.type)) and (np.abs(numbers) > 2.0**53).any():
+    if not pa.types.is_floating(value_type(array.type)) and (np.abs(numbers) >= 2.0**53).any():
         raise UnsupportedTypeError(
-            f"column {column!r} holds {array.type} beyond 2**53, but was fitted as floats, which a module is given: fit "
-            "it on integers."
+            f"column {column!r} holds {array.type} of 2**53 or more, but was fitted as floats, which a module is "
+            "given: fit it on integers."
         )
 
 
