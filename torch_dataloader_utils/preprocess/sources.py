@@ -19,7 +19,7 @@ from torch_dataloader_utils.preprocess.columns import with_fields
 from torch_dataloader_utils.schemas.columns import project
 
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
-_READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
+READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
 
 
 @dataclass(frozen=True)
@@ -37,40 +37,43 @@ class FitRows:
     read: Callable[[], Sequence[RowsRead]] = tuple
 
 
-def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
+def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit") -> FitRows:
     """The rows of a source, or of a list of sources.
 
+    Args:
+        source: the source.
+        options: keywords of `stream`.
+        call: which reads them, for errors.
+
     Raises:
-        OptionError: it is none, or is in memory and takes no options.
+        OptionError: it is none, or takes no options.
         UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
-    if isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source):
-        return _of_all([rows_of(each, options) for each in source])
+    if _several(source):
+        return _of_all([rows_of(each, options, call) for each in source])
     table = table_of(source)
     if table is not None:
         if options:
-            raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
+            raise OptionError(
+                f"{call}(..., {', '.join(options)}=): rows in memory take no options: filter them before."
+            )
         return FitRows(table.schema, lambda columns: iter(_selected(table, columns).to_batches(65_536)))
-    if isinstance(source, (StructuredLoader, LoaderDataset)):
-        if options:
-            raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
-        dataset = source.dataset if isinstance(source, StructuredLoader) else source
-    else:
-        dataset = stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+    dataset = dataset_of(source, options, call)
+    assert dataset is not None
 
     read: list[RowsRead] = []
 
     def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         # Only a transform is given the places of rows.
         how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
-        stored = as_stored(dataset, {**_READ, **how}, "fit()")
+        stored = as_stored(dataset, {**READ, **how}, f"{call}()")
         read.append(rows_of_dataset(stored))
         try:
             yield from stored
         finally:
             stored.close()
 
-    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables, lambda: read[-1:])
+    return FitRows(as_stored(dataset, READ, f"{call}()").schema, tables, lambda: read[-1:])
 
 
 def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -97,6 +100,28 @@ class PlacedRows(DeclaredTransform):
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows."""
         return with_fields(rows, self.columns).select(list(self.columns))
+
+
+def dataset_of(source: Any, options: Mapping[str, Any], call: str) -> LoaderDataset | None:
+    """The dataset of a source; None for rows in memory, and for a list of sources.
+
+    Raises:
+        OptionError: it is none, or takes no options.
+    """
+    if isinstance(source, (StructuredLoader, LoaderDataset)):
+        if options:
+            raise OptionError(
+                f"{call}(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it."
+            )
+        return source.dataset if isinstance(source, StructuredLoader) else source
+    if _several(source) or table_of(source) is not None:
+        return None
+    return stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+
+
+def _several(source: Any) -> bool:
+    """Whether it is a list of sources, and not one of paths."""
+    return isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source)
 
 
 def _of_all(several: Sequence[FitRows]) -> FitRows:
