@@ -9,6 +9,7 @@ import pickle
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -382,6 +383,10 @@ def test_what_has_no_target_is_not_trained() -> None:
         ({"city": TargetEncode("click", by="tags")}, UnsupportedTypeError, "tags"),
         ({"tags": TargetEncode("click", by="id")}, UnsupportedTypeError, "no lists"),
         ({"price": TargetEncode("click", by="id")}, UnsupportedTypeError, "whole"),
+        ({"city": TargetEncode("price", by="id", classes=True)}, UnsupportedTypeError, "'city'.*target 'price'.*whole"),
+        ({"city": TargetEncode("money", by="id", classes=True)}, UnsupportedTypeError, "'city'.*target 'money'.*whole"),
+        ({"city": TargetEncode("click", by="money")}, UnsupportedTypeError, r"'city'.*by=\['money'\].*whole"),
+        ({"money": TargetEncode("click", by="id")}, UnsupportedTypeError, "'money'.*whole"),
         ({"city": TargetEncode("text", by="id")}, OptionError, "4,000 classes"),
         ({"city": [TargetEncode("click", by="id"), Clip(0, 1)]}, OptionError, "ends a chain"),
         ({"city": TargetEncode("kind", by="id"), "id": {"city_a": Keep()}}, OptionError, "city_a"),
@@ -389,7 +394,9 @@ def test_what_has_no_target_is_not_trained() -> None:
 )
 def test_errors_name_column_and_remedy(spec: Any, error: type[Exception], match: str) -> None:
     table = rows_of()
+    money = pa.array([Decimal("0.5")] * ROWS)
     table = table.append_column("tags", pa.array([[1]] * ROWS)).append_column("text", table["id"].cast(pa.string()))
+    table = table.append_column("money", money)
     with pytest.raises(error, match=match):
         Preprocess(spec).fit(table)
 
@@ -489,6 +496,73 @@ def test_keys_of_another_kind_would_give_other_folds() -> None:
     training = Preprocess({"city": ALL}).fit(table).for_training()
     with pytest.raises(UnsupportedTypeError, match="'id'"):
         training(table.set_column(0, "id", table["id"].cast(pa.string())))
+
+
+# Fields of structs, several sources, columns of other types.
+
+
+def nested_rows(first: int, rows: int) -> pa.Table:
+    ids = list(range(first, first + rows))
+    return pa.table(
+        {
+            "user": [{"id": i, "city": "ab"[i % 2]} for i in ids],
+            "result": [{"click": i % 3} for i in ids],
+            "size": pa.array([Decimal(i % 4) for i in ids], pa.decimal128(10, 0)),
+        }
+    )
+
+
+@pytest.mark.parametrize("column", ["user.city", "size"])
+def test_several_sources_and_fields_of_structs(tmp_path: Path, column: str) -> None:
+    for name, first in (("a", 0), ("b", 50)):
+        (tmp_path / name).mkdir()
+        pq.write_table(nested_rows(first, 50), tmp_path / name / "0.parquet")
+    table, a, b = nested_rows(0, 100), str(tmp_path / "a"), str(tmp_path / "b")
+    spec = {column: {"e": TargetEncode("result.click", by="user.id")}}
+    whole = Preprocess(spec).fit(table)
+    assert Preprocess(spec, others="keep").fit(table).outputs == ["e", *[n for n in table.column_names if n != column]]
+    loaders = [tdu.stream(each, num_ranks=1, rank=0) for each in (a, b)]
+    for source in ([a, b], [nested_rows(50, 50), a], loaders):
+        made = Preprocess(spec).fit(source)
+        assert made.digest == whole.digest
+        assert made.for_training().mark == whole.for_training().mark
+    expected = whole.for_training()(nested_rows(0, 50))["e"].to_pylist()
+    batches = tdu.stream(a, transform=whole.for_training(), batch_size=50, num_workers=0, num_ranks=1, rank=0)
+    assert [value for batch in batches for value in batch["e"].tolist()] == expected
+    placed = Preprocess({column: {"e": TargetEncode("result.click")}})
+    assert placed.fit([a, b]).digest == whole.digest
+    with pytest.raises(OptionError, match=r"by=\['user_id'\]"):
+        placed.fit([table, a])
+
+
+def test_rows_of_several_loaders_are_known_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sides = tdu.Subsets({"train": 0.8, "val": 0.2}, by="user.id")
+    loaders = []
+    for name, first in (("a", 0), ("b", 50)):
+        (tmp_path / name).mkdir()
+        pq.write_table(nested_rows(first, 50), tmp_path / name / "0.parquet")
+        how = {"subset": sides["train"]} if name == "a" else {}
+        loaders.append(tdu.stream(str(tmp_path / name), num_ranks=1, rank=0, **how))
+    Preprocess({"size": TargetEncode("result.click", by="user.id")}).fit(loaders).save(tmp_path / "prep.json")
+    prep = Preprocess.load(tmp_path / "prep.json")
+    for name, side, warns in (("a", "train", True), ("a", "val", False), ("b", "val", True)):
+        caplog.clear()
+        tdu.stream(str(tmp_path / name), transform=prep, subset=sides[side], num_ranks=1, rank=0)
+        assert ("for_training()" in caplog.text) == warns, (name, side)
+
+
+def test_columns_without_a_value(tmp_path: Path) -> None:
+    table = pa.table({"id": range(4), "none": pa.nulls(4), "y": [1, 2, 3, 6]})
+    spec = {
+        "none": {"a": TargetEncode("y", by="id")},
+        "id": {"b": TargetEncode("none", by="id"), "c": TargetEncode("y", by="none")},
+    }
+    made = Preprocess(spec).fit(table)
+    assert made(table).to_pydict() == {"a": [3.0] * 4, "b": [0.0] * 4, "c": [1.0, 2.0, 3.0, 6.0]}
+    made.save(tmp_path / "prep.json")
+    loaded = Preprocess.load(tmp_path / "prep.json")
+    assert loaded.for_training()(table).equals(made.for_training()(table))
+    assert made.for_training()(table)["c"].to_pylist() == [0.0] * 4  # all rows are of one fold
 
 
 # Saved.

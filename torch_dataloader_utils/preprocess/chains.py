@@ -22,6 +22,7 @@ from torch_dataloader_utils.preprocess.columns import (
     categories_of,
     elements,
     in_lists,
+    naming,
     numbers_of,
     plain_values,
     scalar_of,
@@ -175,8 +176,13 @@ def _target_encoded(each: FittedOutput, last: TargetEncode, arrays: Sequence[pa.
 
 
 def fold_hashes(link: TargetEncode, arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
-    """The hashes that decide the folds of rows: of the keys, or of the places, that these arrays hold."""
-    return arrays[0].to_numpy() if link.by is None else crossed_hashes(arrays)
+    """The hashes that decide the folds of rows: of the keys, or of the places, that these arrays hold.
+
+    Raises:
+        UnsupportedTypeError: a key has no hash.
+    """
+    with naming(f"by={list(link.by or ())}"):
+        return arrays[0].to_numpy() if link.by is None else crossed_hashes(arrays)
 
 
 @lru_cache(maxsize=1024)  # once, not for every block

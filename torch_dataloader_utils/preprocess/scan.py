@@ -29,8 +29,8 @@ from torch_dataloader_utils.preprocess.columns import (
     elements,
     kind_of,
     known_type,
+    naming,
     numbers_of,
-    plain_type,
     plain_values,
     scalar_of,
     value_type,
@@ -110,7 +110,9 @@ class Learning:
             )
         if "targets" in needs:
             assert self.output.target is not None
-            self.targets = TargetSums(self.output.target, self._category_type(), self._target_type())
+            target = self.types[len(self.output.columns)]
+            with naming(self.output.where):
+                self.targets = TargetSums(self.output.target, category_type(self._value_type), target)
 
     @property
     def _value_type(self) -> pa.DataType:
@@ -118,14 +120,8 @@ class Learning:
 
     def _category_type(self) -> pa.DataType:
         """The type of the values that are counted."""
-        try:
+        with naming(self.output.where):
             return counted_type(category_type(self._value_type))
-        except UnsupportedTypeError as error:
-            raise UnsupportedTypeError(f"{self.output.where}: {error}") from error
-
-    def _target_type(self) -> pa.DataType:
-        """The type of the target, of which numbers are averaged, and all else, or with `classes`, is counted."""
-        return plain_type(self.types[len(self.output.columns)])
 
     def add(self, arrays: Sequence[pa.Array]) -> None:
         """Count rows, given by the arrays of the output's columns.
@@ -133,10 +129,8 @@ class Learning:
         Raises:
             UnsupportedTypeError: a value has no id, or is of another type than those of the column.
         """
-        try:
+        with naming(self.output.where):
             self._add([_as_known(array, type_) for array, type_ in zip(arrays, self.types, strict=True)])
-        except UnsupportedTypeError as error:
-            raise UnsupportedTypeError(f"{self.output.where}: {error}") from error
 
     def _add(self, arrays: Sequence[pa.Array]) -> None:
         if isinstance(self.output.chain[-1], Cross):

@@ -6,6 +6,7 @@ A number is cut into digits of 40 bits, which int64 adds exactly; few digits are
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,14 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.preprocess.columns import categories_of, category_type, kind_of, numbers_of, plain_values
+from torch_dataloader_utils.preprocess.columns import (
+    categories_of,
+    category_type,
+    kind_of,
+    naming,
+    numbers_of,
+    plain_values,
+)
 from torch_dataloader_utils.preprocess.counts import counted_type, held, typed
 from torch_dataloader_utils.preprocess.fitted import Vocabulary
 from torch_dataloader_utils.preprocess.target import TargetEncode, TargetTotals, Whole
@@ -43,13 +51,17 @@ class TargetSums:
         link: the transform.
         kind: the type of the categories.
         target: the type of the target.
+
+    Raises:
+        UnsupportedTypeError: decimals that are categories or classes may have a fraction.
     """
 
     def __init__(self, link: TargetEncode, kind: pa.DataType, target: pa.DataType) -> None:
         self.link = link
         self.type = counted_type(kind)
         averaged = kind_of(target).values == "number" and not link.classes
-        self.classes = None if averaged else counted_type(category_type(target))
+        with self._naming():
+            self.classes = None if averaged else counted_type(category_type(target))
         self._pieces: list[pa.Table] = []
         self._rows = self._compacted = 0
         self._adding = ForkLock()
@@ -84,7 +96,8 @@ class TargetSums:
             y = numbers_of(target).all()
             counted = np.isfinite(y)
         else:
-            keys["class"], names["class"] = _coded(categories_of(target), self.classes)
+            with self._naming():
+                keys["class"], names["class"] = _coded(categories_of(target), self.classes)
             sizes.append(len(names["class"]))
             counted = keys["class"] < sizes[-1]
         groups, found = _groups([key[counted] for key in keys.values()], sizes)
@@ -95,6 +108,9 @@ class TargetSums:
             for name, digits in zip("sq", _power_digits(y[counted], groups, len(found[0])), strict=True):
                 made |= {f"{name}{place}": as_arrow(numbers) for place, numbers in digits.items()}
         return pa.table(made)
+
+    def _naming(self) -> AbstractContextManager[None]:
+        return naming(f"the target {self.link.target!r}")
 
     def _keep(self, piece: pa.Table) -> None:
         if not piece.num_rows:
