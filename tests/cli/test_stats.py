@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from torch_dataloader_utils.preprocess import Preprocess
 from torch_dataloader_utils.preprocess.statistics import statistics
 
@@ -43,6 +46,12 @@ def test_stats_of_footers_read_no_rows(tdu):
     assert "distinct" not in shown
     assert "footers" in tdu.error("stats", "data", "--footers", "--filters", '[["id", ">=", 100]]')
     assert "--footers" in tdu.error("stats", "data", "--footers", "--spec", "spec.yaml")
+
+
+def test_remarks_have_columns_as_they_are_called(tdu):
+    pq.write_table(pa.table({"one": [1] * 9, "two": [2] * 9, "id": range(9)}), "constants.parquet")
+    shown = tdu("stats", "constants.parquet")
+    assert "! Constant (one, two)" in shown + tdu.done.stderr
 
 
 def test_what_is_wrong_is_said_before_rows_are_read(tdu):

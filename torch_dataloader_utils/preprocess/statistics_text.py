@@ -82,7 +82,7 @@ def remark_lines(statistics: Statistics) -> list[str]:
     for column in statistics.columns:
         for remark in column.remarks:
             named.setdefault(remark, []).append(column.name)
-    lines = [f"{', '.join(names)}: {remark}" for remark, names in named.items()]
+    lines = [f"{remark} ({', '.join(names)})" for remark, names in named.items()]
     return [FOOTERS, *lines] if statistics.from_footers else lines
 
 
