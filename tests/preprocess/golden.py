@@ -1,7 +1,7 @@
 """What `data/golden_1.json` was fitted on: every transform, kind of column and type of vocabulary.
 
-`python -m tests.preprocess.golden` wrote it, with what it makes of `rows()`, and the same of encoded targets. Files that
-were saved are read for ever: do not write them again for another version of the format, but add one.
+`python -m tests.preprocess.golden` wrote it, with what it makes of `rows()`, and the same of encoded targets. Files
+that were saved are read for ever: do not write them again for another version of the format, but add one.
 """
 
 from __future__ import annotations
