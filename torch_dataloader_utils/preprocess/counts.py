@@ -186,6 +186,15 @@ class ValueCounts:
         tables = [_table(tally, self.type) for tally in self._tallies()]
         return ValueCounts.from_tables, (self.type, tables, self.missing, self.memory)
 
+    def empty(self) -> ValueCounts:
+        """Another one of these values, that has counted nothing."""
+        return ValueCounts(self.type, self.memory)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its values, in memory and in files."""
+        return sum(partition.size for partition in self.settled()._partitions)
+
     def close(self) -> None:
         """Remove the temporary folder; values that were in it cannot be read any more."""
         with self._lock:
@@ -278,6 +287,11 @@ class _ValuePartition:
     def rows(self) -> int:
         """Number of values once they are settled."""
         return self._rows + sum(rows for _, rows in self._files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values."""
+        return self.nbytes + sum(path.stat().st_size for path, _ in self._files)
 
     def append(self, tally: Tally) -> None:
         """Add counts; values may occur several times."""

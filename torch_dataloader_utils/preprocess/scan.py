@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.preprocess.chains import (
     computed,
@@ -34,6 +36,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Links,
     NumberTransform,
 )
+from torch_dataloader_utils.printing import listed
 
 
 class Learning:
@@ -110,10 +113,32 @@ class Learning:
         if self.counts is not None and other.counts is not None:
             self.counts.merge(other.counts)
 
+    def decisive(self, counts: ValueCounts) -> list[pa.Table]:
+        """Of the counts of some values: those that decide what is learned once all values are counted."""
+        last = self.output.chain[-1]
+        of = last.of if isinstance(last, Cross) else last
+        values, numbers = counts.kept(max_size=1)  # by Impute
+        if isinstance(of, Categorize) and of.values is None and not self._by_bits:
+            kept = counts.kept(of.min_count, of.max_size)
+            values, numbers = kept if len(kept[1]) else (values, numbers)
+        return [pa.table([values, as_arrow(numbers)], ["value", "count"])]
+
+    def without_values(self) -> Learning:
+        """The same without the values counted."""
+        made = copy(self)
+        made.counts = None
+        return made
+
     def finish(self) -> None:
         """Let as many links learn as what was counted allows."""
         self._learn()
+        self.close()
         self.numbers = self.counts = None
+
+    def close(self) -> None:
+        """Remove the temporary files, if there are some."""
+        if self.counts is not None:
+            self.counts.close()
 
     def _learn(self) -> None:
         numbers = self.numbers
@@ -279,46 +304,100 @@ _ZEROS: Mapping[str, Any] = {"string": "", "large_string": "", "binary": b"", "l
 class FitScan:
     """One scan of the rows: counts what transforms learn from. Several, of parts of the rows, merge in any order.
 
+    It pickles, with all values that it has counted: those in temporary files are read for that.
+
     Attributes:
-        columns: that it reads.
+        outputs: what each output has learned, and what is counted for it.
         rows: how many it has counted.
+        is_part: whether it knows nothing of outputs that need no more scans, so that all is learned elsewhere.
     """
 
     def __init__(self, outputs: Sequence[Learning]) -> None:
-        self.outputs = tuple(outputs)
+        self.outputs, self.is_part = tuple(outputs), False
         self.rows = 0
-        for output in self._counting:
+        for output in self.counting.values():
             output.begin()
 
     @property
-    def _counting(self) -> list[Learning]:
-        return [output for output in self.outputs if not output.done]
+    def counting(self) -> dict[int, Learning]:
+        """The outputs for which it counts, by their places."""
+        return {place: output for place, output in enumerate(self.outputs) if not output.done}
 
     @property
     def columns(self) -> list[str]:
         """The columns that it reads."""
-        return list(dict.fromkeys(name for output in self._counting for name in output.output.columns))
+        return list(dict.fromkeys(name for output in self.counting.values() for name in output.output.columns))
+
+    @property
+    def mark(self) -> str:
+        """A digest of what it counts: only scans of one mark merge."""
+        state = blake2b(digest_size=8)
+        for output in self.counting.values():
+            known = (output.output, [column_type(type_).text for type_ in output.types], output.learned)
+            state.update(repr(known).encode("utf-8", "surrogatepass"))
+        return state.hexdigest()
+
+    def part(self) -> FitScan:
+        """A scan that has counted nothing, for a part of the rows, and knows only what it needs: small to send."""
+        made = copy(self)
+        made.rows, made.is_part = 0, True
+        made.outputs = tuple(output.without_values() for output in self.counting.values())
+        for output in made.outputs:
+            output.begin()
+        return made
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Count rows, which have at least `columns`."""
+        """Count rows, which have at least `columns`.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
+        """
+        wanted = self.columns
+        missing = [name for name in wanted if name not in rows.schema.names]
+        if missing:
+            raise ColumnNotFoundError(
+                f"these rows have no column {listed(map(repr, missing))}: expected those of `columns`, {wanted}; the "
+                f"rows have {rows.schema.names}."
+            )
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
-        columns = {name: whole(rows.column(name)) for name in self.columns}
-        for output in self._counting:
+        columns = {name: whole(rows.column(name)) for name in wanted}
+        for output in self.counting.values():
             output.add([columns[name] for name in output.output.columns])
 
     def merge(self, other: FitScan) -> None:
-        """Count what a scan of other rows has counted, too."""
+        """Count what a scan of other rows has counted, too; that one stays as it is.
+
+        Raises:
+            OptionError: it counts something else: the spec, the schema or the number of the scan is another one.
+        """
+        if self.mark != other.mark:
+            raise OptionError(
+                "scans that count different things cannot be merged: make each by part() of one scan, or by scan() of "
+                "one spec and schema; and finish() only the one in which all are merged."
+            )
         self.rows += other.rows
-        for own, others in zip(self.outputs, other.outputs, strict=True):
+        for own, others in zip(self.counting.values(), other.counting.values(), strict=True):
             own.merge(others)
 
     def finish(self) -> FitScan | None:
-        """Let transforms learn; returns the scan that is needed next, or None."""
-        for output in self._counting:
+        """Let transforms learn; returns the scan that is needed next, or None.
+
+        Raises:
+            EmptyDatasetError: there are no rows.
+        """
+        if self.counting and not self.rows:
+            raise EmptyDatasetError("fit: there are no rows to learn from.")
+        for output in self.counting.values():
             output.finish()
-        return FitScan(self.outputs) if self._counting else None
+        return FitScan(self.outputs) if self.counting else None
+
+    def close(self) -> None:
+        """Remove the temporary files, if there are some: nothing more can be learned then."""
+        for output in self.outputs:
+            output.close()
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

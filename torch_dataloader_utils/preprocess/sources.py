@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored
+from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, data_digest, part_of, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
 
+_ROWS = 65_536  # at a time
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
-_READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
+_READ: Mapping[str, Any] = {"transform": None, "batch_size": _ROWS, "num_workers": None}
 
 
 @dataclass(frozen=True)
 class FitRows:
-    """Rows that can be scanned several times.
+    """Rows that can be scanned several times: those of a source, or this process's part of them.
 
     Attributes:
         schema: of all columns.
         tables: reads tables of some columns.
+        total: how many rows there are; None if known only after reading.
+        mark: a digest of what all processes that share the scans must see.
     """
 
     schema: pa.Schema
-    tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
+    tables: Callable[[Sequence[str]], Generator[pa.Table | pa.RecordBatch]]
+    total: int | None
+    mark: str
 
 
-def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
+def rows_of(source: Any, options: Mapping[str, Any], part: int = 0, parts: int = 1) -> FitRows:
     """The rows of a source.
+
+    Args:
+        source: as of `stream`, a loader, a dataset, or rows in memory: these are one part.
+        options: keywords of `stream` that say which rows are read.
+        part: which part of the rows.
+        parts: the number of parts.
 
     Raises:
         OptionError: it is none, or is in memory and takes no options.
@@ -40,22 +53,32 @@ def rows_of(source: Any, options: Mapping[str, Any]) -> FitRows:
     if table is not None:
         if options:
             raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
-        return FitRows(table.schema, lambda columns: iter(table.select(list(columns)).to_batches(65_536)))
-    if isinstance(source, (StructuredLoader, LoaderDataset)):
-        if options:
-            raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
-        dataset = source.dataset if isinstance(source, StructuredLoader) else source
-    else:
-        dataset = stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+        return FitRows(table.schema, partial(_batches, table), table.num_rows, "")
+    dataset = dataset_of(source)
+    if dataset is None:
+        dataset = stream(source, **{"output_format": "arrow", **options, "num_ranks": 1, "rank": 0}).dataset
+    elif options:
+        raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
 
-    def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        stored = as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()")
-        try:
-            yield from stored
-        finally:
-            stored.close()
+    def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
+        with closing(part_of(as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()"), part, parts)) as stored:
+            if passes_of(stored).source.splits:
+                yield from stored
 
-    return FitRows(as_stored(dataset, _READ, "fit()").schema, tables)
+    stored = as_stored(dataset, _READ, "fit()")
+    seen = passes_of(part_of(stored, part, parts)).source
+    return FitRows(stored.schema, tables, seen.splits.rows if seen.exact else None, data_digest(stored))
+
+
+def dataset_of(source: Any) -> LoaderDataset | None:
+    """The dataset of a loader, or itself; None if the source is none."""
+    if isinstance(source, StructuredLoader):
+        return source.dataset
+    return source if isinstance(source, LoaderDataset) else None
+
+
+def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
+    yield from table.select(list(columns)).to_batches(_ROWS)
 
 
 def table_of(source: Any) -> pa.Table | None:
