@@ -183,7 +183,7 @@ class ValueCounts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy is made of; values in files are read."""
-        tables = [_table(tally, self.type) for tally in self._tallies()]
+        tables = [_table(tally, self.type) for tally in self._tallies() if len(tally[1])]
         return ValueCounts.from_tables, (self.type, tables, self.missing, self.memory)
 
     def empty(self) -> ValueCounts:

@@ -60,6 +60,10 @@ class Learning:
         """The links that have learned, and what."""
         return list(zip(self.output.chain, self.learned, strict=False))
 
+    @property
+    def _pending(self) -> Sequence[ColumnTransform]:
+        return self.output.chain[len(self.learned) :]
+
     def begin(self) -> None:
         """Count nothing yet, for a new scan."""
         needs = wanted(self.output.chain, len(self.learned))
@@ -117,16 +121,18 @@ class Learning:
         """Of the counts of some values: those that decide what is learned once all values are counted."""
         last = self.output.chain[-1]
         of = last.of if isinstance(last, Cross) else last
-        values, numbers = counts.kept(max_size=1)  # by Impute
+        values, numbers = counts.kept(max_size=1)  # the one that Impute("most_frequent") looks for
         if isinstance(of, Categorize) and of.values is None and not self._by_bits:
-            kept = counts.kept(of.min_count, of.max_size)
+            # The mean or median takes the place of the missing ones: any value may become frequent.
+            any_value = any(isinstance(link, Impute) and link.strategy in ("mean", "median") for link in self._pending)
+            kept = counts.kept() if any_value else counts.kept(of.min_count, of.max_size)
             values, numbers = kept if len(kept[1]) else (values, numbers)
         return [pa.table([values, as_arrow(numbers)], ["value", "count"])]
 
     def without_values(self) -> Learning:
         """The same without the values counted."""
         made = copy(self)
-        made.counts = None
+        made.counts, made.learned = None, [*self.learned]
         return made
 
     def finish(self) -> None:
@@ -250,6 +256,8 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
             link = chain[place]
             if isinstance(link, NumberTransform):
                 known &= {"grid"} if link.monotone else set()
+            elif isinstance(link, Impute) and any(each.numeric for each in chain):
+                known -= link.needs & {"counts"}  # of numbers that need not be whole: no categories
             place += 1
     return scans, why
 

@@ -23,7 +23,7 @@ class Scans:
 
     @property
     def most(self) -> int:
-        """The number of scans; fewer do where a column has at most 65,536 different values, or one is not there."""
+        """The number of scans; fewer may do, as where a column of numbers has at most 65,536 different values."""
         return len(self.columns)
 
     def __repr__(self) -> str:
@@ -31,7 +31,7 @@ class Scans:
         lines += [f"  {number}: {', '.join(names)}" for number, names in enumerate(self.columns, 1)]
         lines += [f"  {name}: {why}" for name, reasons in self.reasons.items() for why in reasons]
         if self.most > 1:
-            lines.append("  no more than one for columns of at most 65,536 different values")
+            lines.append("  (one does for a column of numbers with at most 65,536 different values)")
         return "\n".join(lines) + ">"
 
 
