@@ -70,7 +70,8 @@ class Learning:
         if self.output.numeric:
             self.numbers = NumberStatistics.none(needs)
         if "counts" in needs:
-            self._by_bits = self.output.numeric and isinstance(self.output.chain[len(self.learned)], Impute)
+            first = next(link for link in self._pending if "counts" in link.needs)
+            self._by_bits = self.output.numeric and isinstance(first, Impute)
             of = pa.int64() if self._by_bits or isinstance(self.output.chain[-1], Cross) else self._value_type
             self.counts = ValueCounts(of, memory=self._memory)
 
