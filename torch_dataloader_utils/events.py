@@ -55,6 +55,7 @@ class Work:
         bytes_decoded: stored bytes of Parquet columns that the package's own decoder decoded.
         bytes_by_pyarrow: those that pyarrow decoded.
         sources: rows by dataset of a combination, as (its name or number, rows); empty for a single dataset.
+        ids: ids that a `Preprocess` made, as (output, all, those of missing values, those of unknown ones).
     """
 
     read: float = 0.0
@@ -76,6 +77,7 @@ class Work:
     bytes_decoded: int = 0
     bytes_by_pyarrow: int = 0
     sources: tuple[tuple[int | str, int], ...] = ()
+    ids: tuple[tuple[str, int, int, int], ...] = ()
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(add, _values_of(self), _values_of(other)))
@@ -151,10 +153,11 @@ class Hooks:
 class Recorder:
     """What a thread records. For one thread at a time."""
 
-    __slots__ = ("_noted", "_since", "_stage")
+    __slots__ = ("_ids", "_noted", "_since", "_stage")
 
     def __init__(self) -> None:
         self._noted: dict[str, Any] = {}  # by attribute of `Work`
+        self._ids: dict[str, list[int]] = {}  # by output
         self._stage: Stage = "decode"
         self._since = perf_counter()
 
@@ -172,6 +175,12 @@ class Recorder:
     def count_source(self, source: int | str, rows: int) -> None:
         """Add rows of a dataset of a combination, by its name or number."""
         self._noted["sources"] = (*self._noted.get("sources", ()), (source, rows))
+
+    def count_ids(self, output: str, ids: int, missing: int, unknown: int) -> None:
+        """Add ids of an output: all, those of missing values, and those of unknown ones."""
+        counts = self._ids.setdefault(output, [0, 0, 0])
+        for place, number in enumerate((ids, missing, unknown)):
+            counts[place] += number
 
     def include(self, work: Work) -> None:
         """Add the counts of work that another thread did meanwhile."""
@@ -193,7 +202,8 @@ class Recorder:
             queue_full: seconds waited before.
         """
         self.pause()
-        return Work(**self._noted, queue_full=queue_full)
+        ids = tuple((output, *counts) for output, counts in self._ids.items())
+        return Work(**self._noted, queue_full=queue_full, ids=ids)  # type: ignore[arg-type]  # three counts each
 
 
 class _Thread(threading.local):

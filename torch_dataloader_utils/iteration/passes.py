@@ -26,7 +26,7 @@ from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.metrics.meter import Meter, PassClock
+from torch_dataloader_utils.metrics.meter import Meter, PassClock, PassTotals
 from torch_dataloader_utils.metrics.verdict import Reading, VerdictLog
 from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, progress_of
@@ -295,6 +295,8 @@ class Passes:
         self.meter.end(over)
         if not over.reported:
             over.reported = True
+            if over.complete:
+                _warn_of_unknown(over.epoch, self.meter.completed)
             self.hooks(PassEvent(over.epoch, *over.delivered, over.complete))
 
     def steps(self) -> int | None:
@@ -511,6 +513,21 @@ def _why_empty(source: Source, options: Options) -> str:
         f"no {'token of a document' if packs else 'row'} of its share was left after what leaves out rows, such as "
         "filters, a subset or Transform(rows='any')"
     )
+
+
+_MOST_UNKNOWN = 0.1
+
+
+def _warn_of_unknown(epoch: int, ended: PassTotals | None) -> None:
+    """Warn of outputs of which many values were unknown: the data has drifted from that of the fit."""
+    totals = None if ended is None else ended.totals
+    shares = {} if totals is None else {name: totals.share_of_ids(name, "unknown") for name in totals.with_ids}
+    many = [f"{output!r} {share:.0%}" for output, share in shares.items() if share > _MOST_UNKNOWN]
+    if many:
+        _LOG.warning(
+            "epoch %d: many values were not among those that the Preprocess was fitted on: %s. Fit it on newer data.",
+            epoch, ", ".join(many),
+        )  # fmt: skip
 
 
 def _announce(plan: RankPlan, position: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:

@@ -28,6 +28,7 @@ class Totals:
         listed: seconds spent listing files and reading their footers, or planning a table's snapshot.
         workers: what each I/O worker did for the blocks that were taken, by its number.
         sources: rows of these blocks by dataset of a combination; empty for a single dataset.
+        ids: ids that a `Preprocess` made for these blocks, by (output, "all", "missing" or "unknown").
         skipped: damaged files that are left out, and their rows as far as known; those at the end of an interval.
     """
 
@@ -38,6 +39,7 @@ class Totals:
     listed: float = 0.0
     workers: Mapping[int, Sums] = field(default_factory=dict)
     sources: Mapping[int | str, float] = field(default_factory=dict)
+    ids: Mapping[tuple[str, str], float] = field(default_factory=dict)
     skipped: tuple[int, int] = (0, 0)
 
     def since(self, before: Totals) -> Totals:
@@ -50,8 +52,18 @@ class Totals:
             self.listed - before.listed,
             {worker: _less(sums, before.workers.get(worker, {})) for worker, sums in self.workers.items()},
             _less(self.sources, before.sources),
+            _less(self.ids, before.ids),
             self.skipped,
         )
+
+    def share_of_ids(self, output: str, kind: str) -> float:
+        """The share of an output's ids that stand for "missing" or "unknown" values."""
+        return _fraction(self.ids.get((output, kind), 0.0), self.ids.get((output, "all"), 0.0))
+
+    @property
+    def with_ids(self) -> list[str]:
+        """The outputs of which ids were counted."""
+        return sorted({output for output, _ in self.ids})
 
     def of_workers(self, name: str) -> float:
         """A sum over all workers."""
@@ -68,6 +80,7 @@ class BlockTotals:
     def __init__(self) -> None:
         self._workers: dict[int, dict[str, float]] = {}
         self._sources: dict[int | str, float] = {}
+        self._ids: dict[tuple[str, str], float] = {}
 
     def add(self, event: BlockEvent) -> None:
         """Add a block."""
@@ -81,11 +94,15 @@ class BlockTotals:
         read = sum(count for _, count in work.sources)
         for source, count in work.sources:
             self._sources[source] = self._sources.get(source, 0.0) + (count if read == rows else count * rows / read)
+        for output, *counts in work.ids:
+            for kind, count in zip(("all", "missing", "unknown"), counts, strict=True):
+                self._ids[output, kind] = self._ids.get((output, kind), 0.0) + count
 
-    def sums(self) -> tuple[dict[int, Sums], dict[int | str, float]]:
-        """The sums by worker, and the rows by source."""
+    def sums(self) -> tuple[dict[int, Sums], dict[int | str, float], dict[tuple[str, str], float]]:
+        """The sums by worker, the rows by source, and the ids by output and kind."""
         # Copies of dicts are atomic: the thread that takes blocks may add to them.
-        return {worker: sums.copy() for worker, sums in self._workers.copy().items()}, self._sources.copy()
+        workers: dict[int, Sums] = {worker: sums.copy() for worker, sums in self._workers.copy().items()}
+        return workers, self._sources.copy(), self._ids.copy()
 
 
 _NAMES = ("rows", "queue_empty", "repeats", *_OF_WORK)
@@ -133,6 +150,8 @@ def metrics(
         for source, rows in sorted(totals.sources.items())
         if lap_rows.get(source)
     }
+    for output in totals.with_ids:
+        flat |= {f"{kind}_fraction/{output}": totals.share_of_ids(output, kind) for kind in ("missing", "unknown")}
     return flat | (_detail(totals) if detail else {})
 
 

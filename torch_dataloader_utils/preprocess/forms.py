@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError, UnsupportedTypeError
-from torch_dataloader_utils.preprocess.transforms import Keep
+from torch_dataloader_utils.preprocess.transforms import Categorize, Keep
 from torch_dataloader_utils.printing import shown
 
 if TYPE_CHECKING:
@@ -53,6 +53,16 @@ def applied_to(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> pa.Reco
     schema = pa.schema(fields)
     arrays = [a if a.type.equals(f.type) else a.cast(f.type) for a, f in zip(arrays, fields, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def counts_of_ids(link: Categorize, made: pa.Array) -> tuple[int, int, int]:
+    """How many ids there are, and how many of missing and of unknown values."""
+    from torch_dataloader_utils.preprocess.columns import elements
+
+    ids = elements(made)[0].to_numpy()
+    first = np.count_nonzero(ids <= link.unknown_ids)
+    missing = np.count_nonzero(ids == 0)
+    return len(ids), int(missing), int(first - missing)
 
 
 def is_one_row(outputs: Sequence[FittedOutput], rows: Any) -> bool:

@@ -9,10 +9,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import DeclaredTransform
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
-from torch_dataloader_utils.preprocess.forms import applied_to, in_form, is_one_row
+from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
 from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, names_of, outputs_of
 from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
@@ -378,7 +379,11 @@ class FrozenPreprocess(DeclaredTransform):
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """What becomes of the rows of a record batch."""
-        return applied_to(self._fit.outputs, rows)
+        made = applied_to(self._fit.outputs, rows)
+        for each in self._fit.outputs:
+            if each.categories is not None:
+                recorder().count_ids(each.output.name, *counts_of_ids(each.categories, made.column(each.output.name)))
+        return made
 
 
 def _numbers_of(each: FittedOutput) -> list[str]:
