@@ -83,7 +83,9 @@ def test_an_error_on_one_rank_ends_all(data: Path, tmp_path: Path) -> None:
         assert rank["data"]["error"].startswith("PlanMismatchError: ranks fit different things")
     for when in ("while scanning", "while swapping"):
         assert second[when]["error"] == "OSError: the disk is gone"
-        assert first[when]["error"] == "WorkerError: another rank failed while fitting: rank 1: OSError: the disk is gone"
+        assert (
+            first[when]["error"] == "WorkerError: another rank failed while fitting: rank 1: OSError: the disk is gone"
+        )
     for rank in (first, second):
         assert all(found["seconds"] < 10 for name, found in rank.items() if name != "well")
         assert rank["well"]["digest"] == fitted(str(data))["digest"]

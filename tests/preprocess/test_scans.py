@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def merged(prep: Preprocess, table: pa.Table, cuts: list[int]) -> tuple[Preproce
     while scan is not None:
         number, sent = number + 1, pickle.dumps(scan.part())
         ends = [0, *sorted(cuts), len(table)]
-        for first, last in zip(ends, ends[1:], strict=False):
+        for first, last in pairwise(ends):
             part = pickle.loads(sent)
             part.add(table.slice(first, last - first))
             scan.merge(pickle.loads(pickle.dumps(part)))

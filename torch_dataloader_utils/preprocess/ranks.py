@@ -20,7 +20,7 @@ _ROUND_BYTES = 256 << 20  # of values that a process sends at a time
 
 
 @dataclass
-class _Part:
+class _RankPart:
     """What one process has of some outputs, by the place of each.
 
     Attributes:
@@ -62,7 +62,7 @@ def join(scan: FitScan, sharers: Sharers, gathering: Sharing, mark: str) -> None
     rounds = min(max(1, -(-max(size for _, _, size in reports) // _ROUND_BYTES)), -(-PARTITIONS // ranks))
     own = _added_up(scan, _swapping(sharers, gathering), gathering, rounds)
     with gathering.failing_together():
-        mine = _Part(own.learning)
+        mine = _RankPart(own.learning)
         for place, values in _values(scan).items():
             mine.values[place] = scan.outputs[place].decisive(own.counts[place])
             mine.missing[place] = values.missing
@@ -72,7 +72,7 @@ def join(scan: FitScan, sharers: Sharers, gathering: Sharing, mark: str) -> None
 
 
 @dataclass
-class _Own:
+class _RankSums:
     """What this process adds up for all."""
 
     learning: dict[int, Learning] = field(default_factory=dict)
@@ -93,8 +93,8 @@ def _swapping(sharers: Sharers, gathering: Sharing) -> Sharing:
     return Sharing(gathering.rank, ranks, exchange, gathering.work)
 
 
-def _added_up(scan: FitScan, swapping: Sharing, gathering: Sharing, rounds: int) -> _Own:
-    own = _Own(counts={place: values.empty() for place, values in _values(scan).items()})
+def _added_up(scan: FitScan, swapping: Sharing, gathering: Sharing, rounds: int) -> _RankSums:
+    own = _RankSums(counts={place: values.empty() for place, values in _values(scan).items()})
     for number in range(rounds):
         with swapping.failing_together():
             parts = [_for_rank(scan, rank, swapping.num_ranks, number, rounds) for rank in range(swapping.num_ranks)]
@@ -106,9 +106,9 @@ def _added_up(scan: FitScan, swapping: Sharing, gathering: Sharing, rounds: int)
     return own
 
 
-def _for_rank(scan: FitScan, rank: int, ranks: int, number: int, rounds: int) -> _Part:
+def _for_rank(scan: FitScan, rank: int, ranks: int, number: int, rounds: int) -> _RankPart:
     """What a process adds up in one of the rounds."""
-    part = _Part()
+    part = _RankPart()
     if number == 0:
         part.learning = {
             place: output.without_values() for place, output in scan.counting.items() if place % ranks == rank
@@ -124,7 +124,7 @@ def _filled(values: ValueCounts, partitions: Sequence[int]) -> Iterator[Any]:
     return (table for table in tables if len(table))
 
 
-def _add(own: _Own, part: _Part) -> None:
+def _add(own: _RankSums, part: _RankPart) -> None:
     for place, output in part.learning.items():
         if place in own.learning:
             own.learning[place].merge(output)
@@ -135,7 +135,7 @@ def _add(own: _Own, part: _Part) -> None:
         counts.merge(ValueCounts.from_tables(counts.type, tables, memory=counts.memory))
 
 
-def _take_over(scan: FitScan, parts: Sequence[_Part]) -> None:
+def _take_over(scan: FitScan, parts: Sequence[_RankPart]) -> None:
     """Put what all have added up in place of what this process has counted."""
     counted = _values(scan)
     learning = {place: output for part in parts for place, output in part.learning.items()}
