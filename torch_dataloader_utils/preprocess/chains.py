@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.ids import MISSING, UNKNOWN
+from torch_dataloader_utils.kernels.buckets import bucketed
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import (
     NumberView,
@@ -150,7 +151,7 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
     x = np.empty(len(view), np.float64 if last.ends else each.dtype)
     computed(each.links, view, x, missing)
     if isinstance(last, Bucketize):
-        return as_arrow(last.ids(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
+        return as_arrow(bucketed(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
     return as_arrow(_ids(each, as_arrow(x)) if last.ends else x), missing
 
 

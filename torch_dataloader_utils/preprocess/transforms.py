@@ -403,12 +403,6 @@ class Bucketize(IdTransform):
         """The bounds, given or learned."""
         return [float(bound) + 0.0 for bound in (self.bounds if self.bounds is not None else fitted["bounds"])]
 
-    def ids(self, x: F64, bounds: F64) -> I64:
-        """The buckets of numbers."""
-        found = np.searchsorted(bounds, x, side="right") + 1
-        found[np.isnan(x)] = 0
-        return found
-
     def one(self, fitted: Fitted) -> Callable[[float], int]:
         """The same for one number."""
         bounds = self.bounds_of(fitted)
