@@ -133,6 +133,8 @@ def test_a_second_scan_is_said_and_explained(tmp_path: Path) -> None:
     assert repr(said).splitlines()[:3] == ["<at most 2 scans", "  1: x, text, few", "  2: x"]
     assert "Standardize() is fitted on what Clip(quantiles=[0.1, 0.9]) makes" in repr(said)
     assert Preprocess({"x": Keep()}).scans(rows().schema).most == 0
+    behind_a_fill = Preprocess({"x": [Clip(quantiles=(0.1, 0.9)), Impute("median"), Robust()]})
+    assert merged(behind_a_fill, rows(), [])[1] == behind_a_fill.scans(rows().schema).most == 2
     assert repr(Preprocess({"x": Standardize()}).scans(rows().schema)) == "<at most 1 scan\n  1: x>"
 
 

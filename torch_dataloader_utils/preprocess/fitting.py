@@ -16,14 +16,12 @@ from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.options.keywords import parse_stream
 from torch_dataloader_utils.preprocess.ranks import join
 from torch_dataloader_utils.preprocess.scan import FitScan
-from torch_dataloader_utils.preprocess.sources import FitRows, dataset_of, rows_of, table_of
+from torch_dataloader_utils.preprocess.sources import OF_FIT, FitRows, dataset_of, rows_of, table_of
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharing_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-# Keywords of `stream` that do not say which rows are read.
-_OWN = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
 
 
 def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]) -> FitScan:
@@ -40,12 +38,11 @@ def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str
         PlanMismatchError: the ranks read different data or have different specs; or one does not arrive in time.
     """
     began, number = perf_counter(), 0
-    own = parse_stream(None, {name: options[name] for name in _OWN if name in options})
-    chosen = {name: value for name, value in options.items() if name not in _OWN}
+    own = parse_stream(None, {name: options[name] for name in OF_FIT if name in options})
     sharers = _sharers(own, source)
     sharing = sharing_of(sharers, "put together what they counted", "fitting")
     with sharing.failing_together():
-        rows = rows_of(source, chosen, sharing.rank, sharing.num_ranks)
+        rows = rows_of(source, options, sharing.rank, sharing.num_ranks)
         scan = first(rows.schema)
     following: FitScan | None = scan if scan.columns else None
     while following is not None:

@@ -252,11 +252,14 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
         scans += 1
         if scans > 1:
             why.append(f"{chain[place]!r} is fitted on what {chain[place - 1]!r} makes")
-        known = set(wanted(chain, place))
+        known, moved = set(wanted(chain, place)), False
         while place < len(chain) and chain[place].needs <= known:
             link = chain[place]
             if isinstance(link, NumberTransform):
                 known &= {"grid"} if link.monotone else set()
+                moved = True
+            elif isinstance(link, Impute) and moved:
+                known = set()  # where the fill lies among the values counted before is not known
             elif isinstance(link, Impute) and any(each.numeric for each in chain):
                 known -= link.needs & {"counts"}  # of numbers that need not be whole: no categories
             place += 1

@@ -15,6 +15,8 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, data_digest, part_of, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
 
+# Keywords of `stream` that do not say which rows are read.
+OF_FIT = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
 _ROWS = 65_536  # at a time
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
 _READ: Mapping[str, Any] = {"transform": None, "batch_size": _ROWS, "num_workers": None}
@@ -42,23 +44,25 @@ def rows_of(source: Any, options: Mapping[str, Any], part: int = 0, parts: int =
 
     Args:
         source: as of `stream`, a loader, a dataset, or rows in memory: these are one part.
-        options: keywords of `stream` that say which rows are read.
+        options: of a fit: keywords of `stream`.
         part: which part of the rows.
         parts: the number of parts.
 
     Raises:
         OptionError: it is none, or is in memory and takes no options.
     """
+    chosen = {name: value for name, value in options.items() if name not in OF_FIT}
     table = table_of(source)
     if table is not None:
-        if options:
-            raise OptionError(f"fit(..., {', '.join(options)}=): rows in memory take no options: filter them before.")
+        if chosen:
+            raise OptionError(f"fit(..., {', '.join(chosen)}=): rows in memory take no options: filter them before.")
         return FitRows(table.schema, partial(_batches, table), table.num_rows, "")
     dataset = dataset_of(source)
     if dataset is None:
-        dataset = stream(source, **{"output_format": "arrow", **options, "num_ranks": 1, "rank": 0}).dataset
-    elif options:
-        raise OptionError(f"fit(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
+        waits = {name: options[name] for name in options if name == "timeout"}
+        dataset = stream(source, **{"output_format": "arrow", **chosen, **waits, "num_ranks": 1, "rank": 0}).dataset
+    elif chosen:
+        raise OptionError(f"fit(loader, {', '.join(chosen)}=): the loader says which rows it reads: replace() it.")
 
     def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
         with closing(part_of(as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()"), part, parts)) as stored:
