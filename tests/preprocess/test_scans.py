@@ -246,7 +246,7 @@ import sys, threading, pathlib, os, signal, time
 from torch_dataloader_utils.preprocess import Categorize, Preprocess
 folder = pathlib.Path(os.environ["TMPDIR"])
 def interrupt():
-    while not list(folder.iterdir()):
+    while not list(folder.glob("tdu-*")):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt, daemon=True).start()

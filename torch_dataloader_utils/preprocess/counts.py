@@ -8,8 +8,9 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir
 from typing import Any, Literal, Self, TypeAlias
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -255,8 +256,11 @@ class ValueCounts:
         """The temporary folder."""
         with self._lock:
             if self._folder is None:
-                self._folder = Path(mkdtemp(prefix="tdu-counts-"))
-                self._removal = weakref.finalize(self, _remove, self._folder, os.getpid())
+                folder = Path(gettempdir(), f"tdu-counts-{uuid4().hex}")
+                # Before there is one, so that an interrupt leaves none.
+                self._removal = weakref.finalize(self, _remove, folder, os.getpid())
+                folder.mkdir(mode=0o700)
+                self._folder = folder
             return self._folder
 
     def _tallies(self, chosen: slice = slice(None)) -> Iterator[Tally]:
