@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from torch_dataloader_utils import stream
+from torch_dataloader_utils import Files, stream
 from torch_dataloader_utils.preprocess import (
     Bucketize,
     Categorize,
@@ -52,8 +52,8 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     log = logging.getLogger("torch_dataloader_utils")
     log.addHandler(handler)
+    level, limit, began = log.level, Grid.limit, time.monotonic()
     log.setLevel(logging.INFO)
-    began, limit = time.monotonic(), Grid.limit
     Grid.limit = GRID
     try:
         prep = Preprocess(spec).fit(source, **options)
@@ -61,6 +61,7 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - began}
     finally:
         log.removeHandler(handler)
+        log.setLevel(level)
         Grid.limit = limit
     counts = {name: prep.counts(name) for name in ("id", "text") if name in prep.outputs}
     said = [line for line in lines if line.startswith("fitted on")]
@@ -77,6 +78,8 @@ def same(data: str) -> dict[str, Any]:
         "loader": fitted(stream(data, batch_size=10, output_format="arrow")),
         "table": fitted(pq.read_table(data)),
         "spilled": fitted(data, memory="100KiB"),
+        "list": fitted([Files(f"{data}/a.parquet"), stream(f"{data}/c.parquet", output_format="arrow")]),
+        "list with rows in memory": fitted([pq.read_table(f"{data}/a.parquet"), Files(f"{data}/c.parquet")]),
     }
     module._ROUND_BYTES = 1  # type: ignore[attr-defined]
     return {**found, "rounds": fitted(data)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,17 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.ids import MISSING, UNKNOWN
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.kernels.buckets import bucketed
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import (
     NumberView,
+    categories_of,
     elements,
     in_lists,
     numbers_of,
+    plain_values,
+    scalar_of,
     value_type,
 )
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
@@ -31,24 +37,20 @@ from torch_dataloader_utils.preprocess.transforms import (
     Categorize,
     Cross,
     DateParts,
-    Fitted,
     Hash,
     Impute,
     Keep,
     Links,
     NumberTransform,
 )
+from torch_dataloader_utils.preprocess.zones import offsets
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
+_LOG = logging.getLogger("torch_dataloader_utils")
 _CHUNK = 8192  # numbers computed at a time: they stay in the processor's cache
 
 
-def imputed_number(link: Impute, fitted: Fitted) -> float:
-    """The number in place of missing ones."""
-    return float(fitted["value"] if link.strategy is not None else link.value) + 0.0
-
-
-def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt.NDArray[Any] | None = None) -> None:
+def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt.NDArray[Any] | None = None) -> bool:
     """What the numeric links make of numbers.
 
     Args:
@@ -56,9 +58,13 @@ def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt
         view: the numbers, shape [n].
         out: shape [n], of any floating dtype; the results are written there.
         missing: shape [n]; where an `Impute` with an indicator found a number missing, 1 is written there, else 0.
+
+    Returns:
+        Whether a finite number became infinite, which numbers beyond the range of a dtype do.
     """
     scratch = np.empty(min(_CHUNK, len(view)))
-    with np.errstate(all="ignore"):  # what overflows is infinite
+    overflows: list[str] = []
+    with np.errstate(all="ignore", over="call", call=lambda kind, _: overflows.append(kind)):
         for first in range(0, len(view), _CHUNK):
             x = scratch[: len(view) - first]
             view.into(x, first)
@@ -69,8 +75,10 @@ def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt
                     absent = np.isnan(x)
                     if link.indicator and missing is not None:
                         missing[first : first + len(x)] = absent
-                    x[absent] = imputed_number(link, fitted)
+                    x[absent] = link.number_of(fitted)
+            x += 0.0  # what bounds make of -0.0 depends on the processor
             out[first : first + len(x)] = x
+    return bool(overflows)
 
 
 def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
@@ -82,24 +90,8 @@ def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.boo
         values = plain_values(values)
         if link.indicator:
             missing = ~np.asarray(values.is_valid())
-        value = fitted["value"] if link.strategy is not None else link.value
-        values = pc.fill_null(values, pa.scalar(value, values.type))
+        values = pc.fill_null(values, scalar_of(link.fill_of(fitted), values.type)) if values.null_count else values
     return values, missing
-
-
-def plain_values(values: pa.Array) -> pa.Array:
-    """The values without encodings, with null for NaN."""
-    values = values.storage if isinstance(values, pa.ExtensionArray) else values
-    values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
-    return nulls_for_nan(values)
-
-
-def nulls_for_nan(values: pa.Array) -> pa.Array:
-    """The values, with null for NaN."""
-    if not pt.is_floating(values.type):
-        return values
-    nan = pc.is_nan(values)
-    return pc.if_else(nan, pa.scalar(None, values.type), values) if pc.any(nan).as_py() else values
 
 
 def schema_of(each: FittedOutput, types: Sequence[pa.DataType]) -> list[pa.Field]:
@@ -125,12 +117,20 @@ def made_of(each: FittedOutput, arrays: Sequence[pa.Array]) -> list[pa.Array]:
 
     Raises:
         UnknownValueError: a value is unknown, and its `Categorize` refuses that.
+        UnsupportedTypeError: a value has no id; a value to impute is none of the column's type.
     """
+    try:
+        return _made_of(each, arrays)
+    except (UnsupportedTypeError, OptionError) as error:
+        raise UnsupportedTypeError(f"{each.output.where}: {error}") from error
+
+
+def _made_of(each: FittedOutput, arrays: Sequence[pa.Array]) -> list[pa.Array]:
     last, array = each.last, arrays[0]
     if isinstance(last, Keep):
         return [array]
     if isinstance(last, DateParts):
-        return _parts(last, array, each.dtype)
+        return _parts(last, array, last.zone or each.types[0].zone, each.dtype)
     if isinstance(last, Cross):
         return [as_arrow(_crossed(each, last, arrays))]
     values, lists = elements(array)
@@ -149,13 +149,25 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
     indicated = any(isinstance(link, Impute) and link.indicator for link in each.output.chain)
     missing = np.zeros(len(view), each.dtype) if indicated else None
     x = np.empty(len(view), np.float64 if last.ends else each.dtype)
-    computed(each.links, view, x, missing)
+    if computed(each.links, view, x, missing):
+        _warn_of_infinities(each.output.where, str(x.dtype))
     if isinstance(last, Bucketize):
         return as_arrow(bucketed(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
     return as_arrow(_ids(each, as_arrow(x)) if last.ends else x), missing
 
 
+@lru_cache(maxsize=1024)  # once, not for every block
+def _warn_of_infinities(where: str, dtype: str) -> None:
+    _LOG.warning(
+        "%s: numbers beyond the range of %s become infinite. Clip or Log1p makes them smaller, or use "
+        'Preprocess(..., dtype="float64").',
+        where,
+        dtype,
+    )
+
+
 def _ids(each: FittedOutput, array: pa.Array) -> I64:
+    array = categories_of(array)
     if isinstance(each.last, Hash):
         return _hashed(each.last, array)
     assert isinstance(each.last, Categorize)
@@ -179,8 +191,18 @@ def _categories(each: FittedOutput, last: Categorize, array: pa.Array) -> I64:
     if last.unknown_ids == 1:
         ids[unknown] = 1
     else:
-        ids[unknown] = buckets(array_hashes(array.take(as_arrow(unknown)), floats=True), last.unknown_ids + 1, 0)
+        ids[unknown] = buckets(_unknown_hashes(array.take(as_arrow(unknown))), last.unknown_ids + 1, 0)
     return ids
+
+
+def _unknown_hashes(values: pa.Array) -> npt.NDArray[np.uint64]:
+    """The hashes of unknown values; floats without one, which are not whole or too large, have that of null."""
+    values = plain_values(values)
+    if pt.is_floating(values.type):
+        numbers = numbers_of(values).all()
+        hashed = (np.floor(numbers) == numbers) & (numbers >= -(2.0**63)) & (numbers < 2.0**64)
+        values = pc.if_else(as_arrow(hashed), values, pa.scalar(None, values.type))
+    return array_hashes(values, floats=True)
 
 
 def _crossed(each: FittedOutput, last: Cross, arrays: Sequence[pa.Array]) -> I64:
@@ -193,10 +215,9 @@ def _crossed(each: FittedOutput, last: Cross, arrays: Sequence[pa.Array]) -> I64
     return ids
 
 
-def _parts(last: DateParts, array: pa.Array, dtype: str) -> list[pa.Array]:
+def _parts(last: DateParts, array: pa.Array, zone: str | None, dtype: str) -> list[pa.Array]:
     array = plain_values(array)
-    if last.zone is not None:
-        array = array.cast(pa.timestamp(array.type.unit, last.zone))
+    array = array if zone is None else _wall_clock(array, zone)
     made: list[pa.Array] = []
     for part in last.parts:
         numbers = _part(part, array)
@@ -209,6 +230,18 @@ def _parts(last: DateParts, array: pa.Array, dtype: str) -> list[pa.Array]:
         angle *= 2 * math.pi / count
         made += [as_arrow(function(as_arrow(angle)).to_numpy().astype(dtype)) for function in (pc.sin, pc.cos)]
     return made
+
+
+def _wall_clock(array: pa.Array, zone: str) -> pa.Array:
+    """What clocks in a zone show at instants, as timestamps without a zone."""
+    unit = _PER_SECOND[array.type.unit]
+    instants = array.cast(pa.timestamp(array.type.unit))
+    numbers = np.asarray(pc.fill_null(instants, pa.scalar(0, instants.type)).view(pa.int64()))
+    local = as_arrow(numbers + offsets(numbers // unit, zone) * unit).view(instants.type)
+    return pc.if_else(array.is_valid(), local, pa.scalar(None, instants.type))
+
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _part(part: str, array: pa.Array) -> pa.Array:
@@ -233,7 +266,7 @@ def _part(part: str, array: pa.Array) -> pa.Array:
 
 def crossed_hashes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
     """The hash of each row's values together; null has its own."""
-    return crossed([array_hashes(plain_values(array), floats=True) for array in arrays])
+    return crossed([array_hashes(categories_of(plain_values(array)), floats=True) for array in arrays])
 
 
 def all_missing(arrays: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:

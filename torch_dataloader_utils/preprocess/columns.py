@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import UnsupportedTypeError
-from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.transforms import F64
-from torch_dataloader_utils.schemas.merge import is_text
+from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.schemas.columns import column_at, find_path, type_at
+from torch_dataloader_utils.schemas.merge import is_text, without_views
 
-_EXACT_DIGITS = 15  # an integer of so many digits, and the power of ten that divides it, are exact as float64
+# The quotient of an integer and a power of ten that are both exact as float64 is rounded once.
+_EXACT_INTEGER = 2**53
+_EXACT_POWER = 22
+_WIDEST = 38  # digits of 128 bits
 
 
 def kind_of(type_: pa.DataType) -> ColumnKind:
@@ -51,6 +57,96 @@ def _kind_of_values(type_: pa.DataType) -> str:
     if pt.is_timestamp(type_):
         return "timestamp" if type_.tz is None else "zoned"
     return "other"
+
+
+def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array | pa.ChunkedArray | None:
+    """The column of this name, or the field of a struct, as in "parent.child"; None if there is none."""
+    path = find_path(rows.schema, name)
+    return None if path is None else column_at(rows, path)
+
+
+def with_fields(rows: Any, names: Sequence[str]) -> Any:
+    """A table or record batch with the fields of structs that are named, as in "parent.child", as columns, too."""
+    for name in names:
+        found = None if name in rows.schema.names else column_of(rows, name)
+        rows = rows if found is None else rows.append_column(name, found)
+    return rows
+
+
+def types_by_name(schema: pa.Schema, named: Sequence[str]) -> dict[str, pa.DataType]:
+    """The types of the columns of a schema, and of the fields of structs that are named."""
+    found = {item.name: item.type for item in schema}
+    for name in named:
+        path = None if name in found else find_path(schema, name)
+        if path is not None:
+            found[name] = type_at(schema, path)
+    return found
+
+
+def known_type(type_: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of a column; of one in which all is null, that of a column of `other` values."""
+    return in_lists(type_, other) if pt.is_null(value_type(type_)) else type_
+
+
+def category_type(type_: pa.DataType) -> pa.DataType:
+    """The type of values as ids are made of them: decimals without a fraction are integers.
+
+    Raises:
+        UnsupportedTypeError: decimals may have a fraction.
+    """
+    if not pt.is_decimal(type_):
+        return type_
+    if type_.scale > 0:
+        raise UnsupportedTypeError(
+            f"values of type {type_} have no ids, as they may not be whole: cast them to int64 or string, or use "
+            "Bucketize."
+        )
+    return pa.int64()
+
+
+def categories_of(values: pa.Array) -> pa.Array:
+    """Values as ids are made of them; dictionaries stay.
+
+    Raises:
+        UnsupportedTypeError: decimals may have a fraction, or are no int64.
+    """
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    plain = plain_type(values.type)
+    if not pt.is_decimal(plain):
+        return values
+    values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
+    try:
+        return values.cast(pa.decimal128(38, plain.scale)).cast(category_type(plain))
+    except pa.ArrowInvalid as error:
+        raise UnsupportedTypeError(f"values of type {plain} have ids if they fit into int64: {error}") from error
+
+
+def plain_values(values: pa.Array) -> pa.Array:
+    """The values without encodings and views, with null for NaN."""
+    values = values.storage if isinstance(values, pa.ExtensionArray) else values
+    values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
+    plain = without_views(values.type)
+    values = values if values.type == plain else values.cast(plain)
+    if not pt.is_floating(values.type):
+        return values
+    nan = pc.is_nan(values)
+    return pc.if_else(nan, pa.scalar(None, values.type), values) if pc.any(nan).as_py() else values
+
+
+def scalar_of(value: Any, type_: pa.DataType) -> pa.Scalar:
+    """A value as one of this type.
+
+    Raises:
+        OptionError: it has none that is equal.
+    """
+    value = Decimal(repr(value)) if pt.is_decimal(type_) and isinstance(value, float) else value
+    try:
+        made = pa.scalar(value, type_)
+        if pt.is_floating(type_) or made.as_py() == value:
+            return made
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        pass
+    raise OptionError(f"{shown(value)} is no value of type {type_}, which the column has.")
 
 
 def elements(array: pa.Array) -> tuple[pa.Array, Callable[[pa.Array], pa.Array]]:
@@ -156,11 +252,23 @@ def numbers_of(array: pa.Array) -> NumberView:
 def _of_decimals(array: pa.Array) -> F64:
     """The nearest float64 of each decimal; Arrow's own cast may be one off."""
     type_ = array.type
-    if type_.precision <= _EXACT_DIGITS and 0 <= type_.scale <= _EXACT_DIGITS:
-        unscaled = array.cast(pa.decimal128(type_.precision, type_.scale))
-        data = np.frombuffer(unscaled.buffers()[1], np.int64)[2 * unscaled.offset :: 2][: len(unscaled)]
-        return data / np.float64(10**type_.scale)
-    return np.array([0.0 if value is None else float(value) for value in array.to_pylist()], np.float64)
+    if not len(array):
+        return np.empty(0)
+    if type_.precision > _WIDEST or not 0 <= type_.scale <= _EXACT_POWER:
+        return _one_by_one(array)
+    wide = array.cast(pa.decimal128(type_.precision, type_.scale))
+    words = np.frombuffer(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
+    low = words[:, 0]
+    made = low / np.float64(10**type_.scale)
+    exact = (words[:, 1] == low >> 63) & (low >= -_EXACT_INTEGER) & (low <= _EXACT_INTEGER)
+    if not exact.all():
+        others = np.flatnonzero(~exact)
+        made[others] = _one_by_one(array.take(as_arrow(others)))
+    return made
+
+
+def _one_by_one(decimals: pa.Array) -> F64:
+    return np.array([0.0 if value is None else float(value) for value in decimals.to_pylist()], np.float64)
 
 
 def words_of(type_: pa.DataType) -> list[str]:
@@ -192,6 +300,28 @@ def column_type(type_: pa.DataType) -> ColumnType:
     return ColumnType(str(in_lists(type_, made)), kind_of(type_), zone)
 
 
+def widened(values: pa.Array) -> pa.Array:
+    """Distinct values without null, in the type that stands for all of their kind.
+
+    Raises:
+        pyarrow.ArrowInvalid: a float is not whole.
+    """
+    type_ = values.type
+    if is_text(type_):
+        return values.cast(pa.large_string())
+    if pt.is_uint64(type_) and len(values) and pc.max(values).as_py() > _MOST_INT:
+        return values
+    if pt.is_integer(type_) or pt.is_floating(type_):
+        return values.cast(pa.int64())
+    if pt.is_timestamp(type_):
+        try:
+            return values.cast(pa.timestamp("us", type_.tz))
+        except pa.ArrowInvalid:  # it has nanoseconds, or lies millennia away
+            return values
+    kind = _kind_of_values(type_)
+    return values.cast({"bytes": pa.large_binary(), "date": pa.date32()}.get(kind, type_))
+
+
 def type_named(text: str) -> pa.DataType:
     """The type of this name, of those that are saved.
 
@@ -210,6 +340,7 @@ def type_named(text: str) -> pa.DataType:
     return pa.null() if text == "null" else pa.type_for_alias(text)
 
 
+_MOST_INT = 2**63 - 1
 _LONGEST_NAME = 200
 _NESTED: Mapping[str, Callable[[pa.DataType, str], pa.DataType]] = {
     "list<item: ": lambda item, _: pa.list_(item),

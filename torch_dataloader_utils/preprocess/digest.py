@@ -5,11 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+from torch_dataloader_utils.preprocess.encoding import encoded
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.hashed import one_hash
-from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
+from torch_dataloader_utils.preprocess.transforms import (
+    Bucketize,
+    Categorize,
+    Clip,
+    ColumnTransform,
+    Cross,
+    DateParts,
+    Fitted,
+    Impute,
+    Robust,
+    Standardize,
+)
+
+# Options that only say what is learned.
+_LEARNING: Mapping[type[ColumnTransform], frozenset[str]] = {
+    Standardize: frozenset({"center", "scale", "ddof"}),
+    Robust: frozenset({"low", "high"}),
+    Clip: frozenset({"quantiles"}),
+    Impute: frozenset({"strategy"}),
+    Bucketize: frozenset({"quantiles"}),
+    Categorize: frozenset({"values", "min_count", "max_size", "order", "nulls"}),
+}
+_EXACT = 2**53  # whole numbers up to it are equal to their floats
 
 
 def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
@@ -18,10 +42,7 @@ def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     Counts, and options that only decide what is learned, are no part of it; nor are the widths of columns.
     """
     made = hashlib.blake2b(digest_size=16)
-    content: list[Any] = ["preprocess", 1, dtype]
-    for each in outputs:
-        links = [[_deciding(link), _plain(fitted)] for link, fitted in zip(each.output.chain, each.fitted, strict=True)]
-        content.append([each.output.name, each.output.columns, [kind.text for kind in each.kinds], links])
+    content = ["preprocess", 1, dtype, *map(_output, outputs)]
     made.update(json.dumps(content, sort_keys=True).encode())
     for each in outputs:
         for fitted in each.fitted:
@@ -30,26 +51,39 @@ def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     return made.hexdigest()
 
 
-def _deciding(link: ColumnTransform) -> Any:
-    """The options of a link that decide what is made of values, apart from what it has learned."""
+def _output(each: FittedOutput) -> list[Any]:
+    kinds = [[type_.kind.text, type_.size] for type_ in each.types]
+    # Parts of instants are those on the clocks of the column's zone, unless another is given.
+    zone = each.types[0].zone if isinstance(each.last, DateParts) else None
+    links = [_link(link, fitted) for link, fitted in zip(each.output.chain, each.fitted, strict=True)]
+    return [each.output.name, list(each.output.columns), kinds, zone, each.output.numeric, links]
+
+
+def _link(link: ColumnTransform, fitted: Fitted) -> list[Any]:
+    """The options that decide what is made of values, with what was learned: given bounds are as learned ones."""
+    learned = {name: _plain(value) for name, value in fitted.items() if name not in ("vocabulary", "counts")}
+    if "vocabulary" in fitted:
+        vocabulary: Vocabulary = fitted["vocabulary"]
+        learned["vocabulary"] = [len(vocabulary), vocabulary.type == "uint64"]  # -1 has the hash of 2**64 - 1
+    return [type(link).__name__, {**_deciding(link), **learned}]
+
+
+def _deciding(link: ColumnTransform) -> dict[str, Any]:
     if isinstance(link, Cross):
-        return ["cross", _deciding(link.of)]
-    if isinstance(link, Categorize):
-        return ["categorize", link.unknown_ids, link.unknown]
-    return [type(link).__name__, {name: _number(value) for name, value in link.given().items()}]
+        return {"of": [type(link.of).__name__, _deciding(link.of)]}
+    learning = _LEARNING.get(type(link), frozenset())
+    return {name: _plain(value) for name, value in link.given().items() if name not in learning}
 
 
-def _plain(fitted: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _number(value) for name, value in fitted.items() if name not in ("vocabulary", "counts")}
-
-
-def _number(value: Any) -> Any:
-    """Floats by all their bits; other values by what Python writes."""
+def _plain(value: Any) -> Any:
+    """Equal numbers, and equal instants, alike."""
     if isinstance(value, (list, tuple)):
-        return [_number(item) for item in value]
-    if isinstance(value, (bool, str, type(None))):
-        return value
-    return float(value).hex() if isinstance(value, (int, float)) and value == float(value) else repr(value)
+        return [_plain(item) for item in value]
+    if isinstance(value, float) or (type(value) is int and abs(value) <= _EXACT):
+        return float(value).hex()
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        value = value.astimezone(UTC)
+    return encoded(value)
 
 
 def _hashes(vocabulary: Vocabulary) -> bytes:

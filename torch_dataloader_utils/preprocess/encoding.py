@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -17,8 +17,12 @@ from torch_dataloader_utils.printing import shown
 
 class _JsonForm(NamedTuple):
     type: type
-    write: Callable[[Any], str]
-    read: Callable[[str], Any]
+    write: Callable[[Any], str | int]
+    read: Callable[[Any], Any]
+
+
+_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+_MICROSECOND = timedelta(microseconds=1)
 
 
 _KINDS: Mapping[str, _JsonForm] = {
@@ -28,8 +32,25 @@ _KINDS: Mapping[str, _JsonForm] = {
     "timestamp": _JsonForm(datetime, datetime.isoformat, datetime.fromisoformat),
     "date": _JsonForm(date, date.isoformat, date.fromisoformat),
     "time": _JsonForm(time, time.isoformat, time.fromisoformat),
+    "duration": _JsonForm(timedelta, lambda value: value // _MICROSECOND, lambda number: number * _MICROSECOND),
     "decimal": _JsonForm(Decimal, str, Decimal),
+    "float": _JsonForm(float, repr, lambda text: _INFINITE[text]),  # others are numbers of JSON
 }
+
+
+_PYTHON: Mapping[str, type] = {
+    "int64": int,
+    "uint64": int,
+    "bool": bool,
+    "large_string": str,
+    "large_binary": bytes,
+    "date32[day]": date,
+}
+
+
+def python_type(name: str) -> type | None:
+    """That of the values of a vocabulary of this Arrow type; None if they have no form in JSON."""
+    return datetime if name == "timestamp[us]" or name.startswith("timestamp[us, tz=") else _PYTHON.get(name)
 
 
 def encoded(value: Any) -> Any:
@@ -45,7 +66,7 @@ def encoded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [encoded(item) for item in value]
     for name, kind in _KINDS.items():
-        if isinstance(value, kind.type):
+        if isinstance(value, kind.type) and value == value and not getattr(value, "nanosecond", 0):
             return {name: kind.write(value)}
     raise OptionError(f"{shown(value)} cannot be saved: values of type {type(value).__name__} have no form in JSON.")
 

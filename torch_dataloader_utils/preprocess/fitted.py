@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch_dataloader_utils.errors import UnknownValueError
+from torch_dataloader_utils.preprocess.hashed import nanoseconds
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.spec import OutputSpec
 from torch_dataloader_utils.preprocess.transforms import (
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.convert.ids import IdTable
 
 
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
 class Vocabulary:
     """The values of ids, in their order: a list for one row, an Arrow array for many, each made once if it is needed.
 
@@ -39,6 +43,18 @@ class Vocabulary:
     def __init__(self, type: str, values: list[Any] | None = None, array: pa.Array | None = None) -> None:
         self.type = type
         self._values, self._array = values, array
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Vocabulary:
+        """Of values of any width and unit: one type stands for all of a kind.
+
+        Raises:
+            pyarrow.ArrowInvalid: a float is not whole.
+        """
+        from torch_dataloader_utils.preprocess.columns import widened
+
+        values = widened(array)
+        return cls(str(values.type), array=values)
 
     def __len__(self) -> int:
         return len(self._values if self._values is not None else self.array)
@@ -54,6 +70,19 @@ class Vocabulary:
         if self._values is None:
             self._values = self.array.to_pylist()
         return self._values
+
+    @property
+    def keys(self) -> list[Any]:
+        """What one value is looked up by: itself, but nanoseconds since 1970 for timestamps.
+
+        Of two datetimes an hour apart, before and after clocks are turned back, Python says that they are equal.
+        """
+        if not self.type.startswith("timestamp"):
+            return self.values
+        if self._array is None:
+            return [nanoseconds(value) for value in self.values]
+        unit = _NANOSECONDS[self.array.type.unit]
+        return [number * unit for number in self.array.view("int64").to_pylist()]
 
     @property
     def array(self) -> pa.Array:

@@ -16,7 +16,7 @@ from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.options.keywords import parse_stream
 from torch_dataloader_utils.preprocess.ranks import join
 from torch_dataloader_utils.preprocess.scan import FitScan
-from torch_dataloader_utils.preprocess.sources import OF_FIT, FitRows, dataset_of, rows_of, table_of
+from torch_dataloader_utils.preprocess.sources import OF_FIT, FitRows, dataset_of, in_memory, rows_of
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharing_of
@@ -65,7 +65,7 @@ def _sharers(own: Options, source: Any) -> Sharers:
 
     dataset = dataset_of(source)
     shard = own.shard if dataset is None or _named(own) else passes_of(dataset).options.shard
-    if table_of(source) is not None and not _named(own):
+    if in_memory(source) and not _named(own):
         return Sharers()
     version = {"the version of torch_dataloader_utils": __version__}
     return sharers_among(shard.num_ranks, shard.peers, own.worker.timeout, version)

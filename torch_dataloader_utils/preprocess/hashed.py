@@ -26,7 +26,7 @@ from torch_dataloader_utils.hashing import (
     whole,
 )
 
-__all__ = ["buckets", "colliding", "crossed", "one_bucket", "one_crossed", "one_hash"]
+__all__ = ["buckets", "colliding", "crossed", "nanoseconds", "one_bucket", "one_crossed", "one_hash"]
 
 Time: TypeAlias = dt.date | dt.time | dt.timedelta | np.datetime64 | np.timedelta64
 
@@ -113,8 +113,14 @@ def _seconds(time: Time) -> tuple[int, int]:
         seconds, rest = divmod(time, np.timedelta64(1, "s"))
         return int(seconds), int(rest // np.timedelta64(1, "ns"))
     since = _since(time)
-    nanoseconds = getattr(since, "nanoseconds", 0)  # of pandas' times
-    return since.days * 86_400 + since.seconds, since.microseconds * 1000 + nanoseconds
+    finer = getattr(since, "nanoseconds", 0)  # of pandas' times
+    return since.days * 86_400 + since.seconds, since.microseconds * 1000 + finer
+
+
+def nanoseconds(time: Time) -> int:
+    """Nanoseconds since 1970, midnight or 0, as `one_hash` has them: equal for equal instants in any zones."""
+    seconds, rest = _seconds(time)
+    return seconds * 10**9 + rest
 
 
 def _since(time: dt.date | dt.time | dt.timedelta) -> dt.timedelta:

@@ -36,3 +36,8 @@ class ColumnType:
     text: str
     kind: ColumnKind
     zone: str | None = None
+
+    @property
+    def size(self) -> int | None:
+        """The number of values of each list, if all have the same."""
+        return int(self.text.rpartition("[")[2].removesuffix("]")) if self.kind.nested == "fixed" else None

@@ -10,24 +10,35 @@ import json
 import os
 import posixpath
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.errors import DataLoaderUtilsError, SavedPreprocessError
-from torch_dataloader_utils.preprocess.encoding import decoded
+from torch_dataloader_utils.errors import SavedPreprocessError
+from torch_dataloader_utils.preprocess.digest import digest_of
+from torch_dataloader_utils.preprocess.encoding import decoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
-from torch_dataloader_utils.preprocess.saving import FORMAT, VERSION, digest_of_bytes
+from torch_dataloader_utils.preprocess.one_value import checked
+from torch_dataloader_utils.preprocess.saving import FORMAT, MOST_JSON, VERSION, checksum_of, digest_of_bytes
 from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds, names_of
-from torch_dataloader_utils.preprocess.transforms import ColumnTransform, Cross
-from torch_dataloader_utils.printing import in_bytes
+from torch_dataloader_utils.preprocess.transforms import (
+    ColumnTransform,
+    Cross,
+    Drop,
+    IdTransform,
+    Impute,
+    NumberTransform,
+)
+from torch_dataloader_utils.preprocess.zones import zone_named
+from torch_dataloader_utils.printing import in_bytes, shown
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.values import one_of
+from torch_dataloader_utils.values import kind_named, one_of, whole, word
 
-_MOST_JSON = 64 << 20  # bytes
-_WRONG = (DataLoaderUtilsError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
+_NO_LINKS = (ColumnTransform, NumberTransform, IdTransform, Drop)  # kinds that nothing is made of
+_AGAIN = "Undo the change, or fit it again and save that"
 
 
 class Loading:
@@ -39,7 +50,11 @@ class Loading:
     """
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
-        self._path, self._options = path, options
+        self._path, self._storage, self._place = path, None, os.path.expanduser(path)
+        if "://" in path:  # the local disk is read without pyarrow, which the storage needs
+            from torch_dataloader_utils.storage import open_storage
+
+            self._storage, self._place = open_storage(path, options)
 
     def read(self) -> tuple[list[FittedOutput], dict[str, Any]]:
         """The outputs, and the content of the JSON.
@@ -49,43 +64,40 @@ class Loading:
         """
         content = self._content()
         try:
-            return self._outputs(content), content
+            if content.get("checksum") != checksum_of(content):
+                raise self._error(f"it was changed after it was saved: its checksum does not match. {_AGAIN}")
+            outputs = self._outputs(content)
+            if digest_of(outputs, content["options"]["dtype"]) != content["digest"]:
+                raise self._error(f"it was changed after it was saved: its digest does not match. {_AGAIN}")
         except SavedPreprocessError:
             raise
-        except _WRONG as error:
-            raise self._error(
-                f"it does not hold what was saved ({type(error).__name__}: {error}). Undo the edit, or save it again"
-            ) from error
-
-    def check_digest(self, found: str, saved: str) -> None:
-        """Check that what was read is what was saved.
-
-        Raises:
-            SavedPreprocessError: it was edited.
-        """
-        if found != saved:
-            raise self._error(
-                "it was edited after it was saved: its digest does not match. Fit it again, and save that"
-            )
+        except Exception as error:  # whatever a file leads to that `save` did not write
+            raise self._error(f"it does not hold what was saved ({type(error).__name__}: {error}). {_AGAIN}") from error
+        return outputs, content
 
     def _error(self, problem: str) -> SavedPreprocessError:
         return SavedPreprocessError(f"{printable(self._path)}: {problem}.")
 
     def _content(self) -> dict[str, Any]:
-        data = self._bytes(self._path, _MOST_JSON)
+        data = self._bytes(self._place, MOST_JSON)
         if data is None:
             raise self._error("there is no such file. Preprocess.save(path) writes one")
-        if len(data) > _MOST_JSON:
-            raise self._error(f"it has more than {in_bytes(_MOST_JSON)}: it is no saved Preprocess")
+        if len(data) > MOST_JSON:
+            raise self._error(
+                f"it is none, as it has more than {in_bytes(MOST_JSON)}. Preprocess.save(path) writes one"
+            )
         try:
-            content = json.loads(data)
+            content = json.loads(data, parse_constant=_refused)
         except (ValueError, RecursionError) as error:
-            raise self._error("it is no saved Preprocess, or is damaged: it is not JSON") from error
+            raise self._error(
+                f"it is no saved Preprocess, or is damaged: it is not JSON ({type(error).__name__}: {error}). Save it "
+                "again, or copy it again from where it was saved"
+            ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise self._error("it is no saved Preprocess. Preprocess.save(path) writes one")
         version = content.get("version")
         if type(version) is not int or version < 1:
-            raise self._error("it is damaged: it has no version")
+            raise self._error(f"it is damaged: it has no version. {_AGAIN}")
         if version > VERSION:
             raise self._error(
                 f"a newer torch-dataloader-utils saved it (format {version}; this one reads up to {VERSION}). Install "
@@ -93,21 +105,24 @@ class Loading:
             )
         return content
 
-    def _bytes(self, path: str, most: int) -> bytes | None:
+    def _bytes(self, place: str, most: int) -> bytes | None:
         """The bytes of a file, up to one more than `most`; None if there is no file."""
-        if "://" not in path:  # without pyarrow, which the storage needs
-            try:
-                with Path(path).open("rb") as file:
+        try:
+            if self._storage is None:
+                with Path(place).open("rb") as file:
                     return file.read(most + 1)
-            except FileNotFoundError:
-                return None
-        from torch_dataloader_utils.storage import Naming, open_storage
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise self._error(
+                f"it cannot be read ({type(error).__name__}: {error}). Give the path of a file"
+            ) from error
+        from torch_dataloader_utils.storage import Naming
 
-        storage, place = open_storage(path, self._options)
-        stored = storage.look(place)
+        stored = self._storage.look(place)
         if stored is None or stored.folder:
             return None
-        with Naming(place), storage.open(place) as source:
+        with Naming(place), self._storage.open(place) as source:
             data: bytes = source.read(most + 1)
             return data
 
@@ -129,26 +144,34 @@ class Loading:
         chain = tuple(self._transform(link) for link in saved["chain"])
         output = OutputSpec(saved["name"], tuple(saved["columns"]), chain)
         crossed = bool(chain) and isinstance(chain[-1], Cross)
-        if not isinstance(output.name, str) or not chain or (len(output.columns) > 1) != crossed or not output.columns:
-            raise ValueError("an output without a name, a column or a transform")
+        for name in (output.name, *output.columns):
+            word("name", name)
+        if not chain or (len(output.columns) > 1) != crossed or not output.columns:
+            raise ValueError("an output without a column or a transform")
         if any(link.ends for link in chain[:-1]):
             raise ValueError(f"output {output.name!r} goes on behind its end")
         types = tuple(inputs[column] for column in output.columns)
         check_kinds(output, [type_.kind for type_ in types])
         fitted = tuple(self._fitted(link, each, files) for link, each in zip(chain, saved["fitted"], strict=True))
-        return FittedOutput(output, types, fitted, dtype)
+        made = FittedOutput(output, types, fitted, dtype)
+        _check_fitted(made)
+        return made
 
     def _transform(self, saved: Mapping[str, Any]) -> ColumnTransform:
         given = {name: decoded(value) for name, value in saved.items() if name not in ("kind", "of")}
         if "of" in saved:
             given["of"] = self._transform(saved["of"])
+        kind = saved["kind"]
         try:
-            return ColumnTransform.from_dict({"kind": saved["kind"], **given})
-        except DataLoaderUtilsError as error:
+            known = kind_named(kind)
+        except KeyError as error:
             raise self._error(
-                f"this program has no transform {saved['kind']!r} as it was saved ({error}) Import the module that "
-                "defines it before, or install the version that saved it"
+                f"this program has no transform {shown(kind)}. Import the module that defines it before, or install "
+                "the version of torch-dataloader-utils that saved it"
             ) from error
+        if known in _NO_LINKS:
+            raise ValueError(f"nothing is made by {kind!r}")
+        return ColumnTransform.from_dict({"kind": kind, **given})
 
     def _fitted(self, link: ColumnTransform, saved: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
         made = {name: decoded(value) for name, value in saved.items() if name != "vocabulary"}
@@ -160,28 +183,41 @@ class Loading:
     def _vocabulary(self, saved: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
         if "file" in saved:
             return self._in_file(saved["file"], saved["type"], files)
-        values = decoded(saved["values"])
-        if None in values or len(set(values)) < len(values):
-            raise ValueError("a vocabulary holds a null, or a value twice")
-        made = Vocabulary(saved["type"], values)
+        type_, values = saved["type"], decoded(saved["values"])
+        expected, zone = python_type(type_), _column_type(type_).zone
+        if expected is None or any(type(value) is not expected for value in values):
+            raise ValueError(f"a vocabulary holds other values than {type_}")
+        if expected is int:
+            check = whole(0, 2**64 - 1) if type_ == "uint64" else whole(-(2**63))
+            values = [check("a value", value) for value in values]
+        if expected is datetime and any((value.utcoffset() is None) != (zone is None) for value in values):
+            raise ValueError("a vocabulary holds times with and without a zone")
+        if zone is not None:
+            values = [value.astimezone(zone_named(zone)) for value in values]
+        made = Vocabulary(type_, values)
+        if len(set(made.keys)) < len(values):
+            raise ValueError("a vocabulary holds a value twice")
         if "counts" not in saved:
             return {"vocabulary": made}
-        counts = np.array(saved["counts"], np.int64)
-        if counts.shape != (len(values),) or (counts < 1).any():
+        counts = saved["counts"]
+        if len(counts) != len(values) or any(type(count) is not int or count < 1 for count in counts):
             raise ValueError("a vocabulary has other counts than values")
-        return {"vocabulary": made, "counts": counts}
+        return {"vocabulary": made, "counts": np.array(counts, np.int64)}
 
     def _in_file(self, name: str, type_: str, files: Mapping[str, Any]) -> dict[str, Any]:
         """The vocabulary in a file beside the JSON, which is parsed only if its bytes are those that were saved."""
         size, digest = files[name]
-        if type(size) is not int or posixpath.basename(name) != name or set(name) & set("\\/:") or name in (".", ".."):
+        if type(size) is not int or not name.endswith(".parquet") or set(name) & set("\\/:\0"):
             raise ValueError(f"{name!r} is no name of a file beside it")
-        folder = posixpath.dirname(self._path) if "://" in self._path else os.path.dirname(self._path)
-        data = self._bytes(posixpath.join(folder, name) if folder else name, size)
+        path = posixpath if self._storage is not None else os.path
+        data = self._bytes(path.join(path.dirname(self._place), name), size)
         if data is None:
             raise self._error(f"the file {name!r} is missing beside it: copy it there, too, or save it again")
         if len(data) != size or digest_of_bytes(data) != digest:
-            raise self._error(f"the file {name!r} beside it is not the one that was saved with it: save it again")
+            raise self._error(
+                f"the file {name!r} beside it is not the one that was saved with it: copy that one there, or save it "
+                "again"
+            )
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -192,7 +228,38 @@ class Loading:
         if not np.array_equal(table.column("id").to_numpy(), np.arange(len(table))):
             raise ValueError(f"the vocabulary in {name!r} is in another order")
         found: dict[str, Any] = {"vocabulary": Vocabulary(type_, array=values)}
-        return {**found, "counts": table.column("count").to_numpy()} if "count" in table.column_names else found
+        if "count" not in table.column_names:
+            return found
+        counts = table.column("count").to_numpy()
+        if counts.dtype != np.int64 or (counts < 1).any():
+            raise ValueError(f"the vocabulary in {name!r} has counts that are none")
+        return {**found, "counts": counts}
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _check_fitted(each: FittedOutput) -> None:
+    """Check that what was learned is of the kind of the column; other checks are those of each link alone."""
+    categories, kind = each.categories, each.kinds[0].values
+    if categories is not None:
+        vocabulary, null = each.fitted[-1]["vocabulary"], each.fitted[-1].get("null", 0)
+        expected = "number" if isinstance(each.last, Cross) else kind
+        if _column_type(vocabulary.type).kind != ColumnKind(expected):
+            raise ValueError(f"ids of {kind} are made by a vocabulary of {vocabulary.type}")
+        if null is None or null > len(vocabulary) or ("null" in each.fitted[-1] and categories.nulls == "missing"):
+            raise ValueError("null has no such place in the vocabulary")
+    for link, fitted in zip(each.output.chain, each.fitted, strict=True):
+        if isinstance(link, Impute):
+            value = link.fill_of(fitted)
+            if each.output.numeric:
+                float(value)
+            else:
+                checked(each.types[0], each.output.columns[0], ids=False)(value)
+    for name in (getattr(each.last, "zone", None), *(type_.zone for type_ in each.types)):
+        if name is not None:
+            zone_named(name)
 
 
 def _column_type(text: str) -> ColumnType:
@@ -205,8 +272,9 @@ def _column_type(text: str) -> ColumnType:
     if text.startswith(("list<item: ", "large_list<item: ", "fixed_size_list<item: ")):
         nested = "fixed" if text.startswith("fixed") else "list"
         values = text.partition("<item: ")[2].rpartition(">")[0]
-    zone = values.partition(", tz=")[2].removesuffix("]") or None
-    kind = "zoned" if zone is not None else _KINDS.get(values)
+    unit, _, rest = values.partition(", tz=")
+    zone = rest.removesuffix("]") or None
+    kind = _KINDS.get(values) if zone is None else "zoned" if f"{unit}]" in _KINDS else None
     if kind is None:
         raise ValueError(f"the type {text!r}")
     return ColumnType(text, ColumnKind(kind, nested), zone)
@@ -216,10 +284,16 @@ _KINDS = {
     "int64": "number",
     "double": "number",
     "bool": "number",
+    "uint64": "number",
     "string": "text",
+    "large_string": "text",
     "binary": "bytes",
+    "large_binary": "bytes",
     "date32[day]": "date",
     "time64[us]": "time",
     "timestamp[us]": "timestamp",
+    "timestamp[s]": "timestamp",
+    "timestamp[ms]": "timestamp",
+    "timestamp[ns]": "timestamp",
     "null": "other",
 }

@@ -110,17 +110,33 @@ class Moments:
         Raises:
             ValueError: `ddof` is another number.
         """
+        return _rounded(*self._variance(ddof))
+
+    def std(self, ddof: int = 0) -> float:
+        """The square root of `variance`, rounded once more, also where that is beyond the range of float64.
+
+        It is 0.0 only if all values are equal. Arguments and errors are those of `variance`.
+        """
+        numerator, denominator = self._variance(ddof)
+        if not numerator:
+            return 0.0
+        # Times 4**k, the variance lies in the middle of the range.
+        k = (denominator.bit_length() - numerator.bit_length()) // 2
+        root = math.sqrt(_rounded(numerator << 2 * max(k, 0), denominator << 2 * max(-k, 0)))
+        try:
+            return max(math.ldexp(root, -k), math.ulp(0.0))
+        except OverflowError:
+            return math.inf
+
+    def _variance(self, ddof: int) -> tuple[int, int]:
+        """The exact variance, as numerator and denominator."""
         if ddof not in (0, 1):
             raise ValueError(f"ddof is 0 or 1, not {ddof!r}")
         sums = self._sums
         if sums.count < 2:
-            return 0.0
+            return 0, 1
         spread = sums.count * sums.squares - sums.total**2  # Lagrange: the sum of (x - y)**2 over all pairs
-        return _rounded(spread, sums.count * (sums.count - ddof) << 2 * UNIT)
-
-    def std(self, ddof: int = 0) -> float:
-        """The square root of `variance`, rounded once more; arguments and errors are the same."""
-        return math.sqrt(self.variance(ddof))
+        return spread, sums.count * (sums.count - ddof) << 2 * UNIT
 
     def to_json(self) -> dict[str, Any]:
         """All that is known, as JSON has it; the exact sums are hexadecimal texts."""

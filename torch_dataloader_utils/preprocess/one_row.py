@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float
-from datetime import date, datetime
 from typing import Any, TypeAlias
-from zoneinfo import ZoneInfo
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, UnsupportedTypeError
+from torch_dataloader_utils.hashing import NULL
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, id_of, unknown_value
-from torch_dataloader_utils.preprocess.hashed import one_bucket, one_crossed, one_hash
+from torch_dataloader_utils.preprocess.hashed import nanoseconds, one_bucket, one_crossed, one_hash
+from torch_dataloader_utils.preprocess.one_value import as_datetime, checked, number_of, present
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
     Bucketize,
@@ -23,6 +23,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Keep,
     NumberTransform,
 )
+from torch_dataloader_utils.preprocess.zones import zone_named
 from torch_dataloader_utils.printing import shown
 
 Row: TypeAlias = Mapping[str, Any]
@@ -44,18 +45,16 @@ class OneRow:
             ColumnNotFoundError: columns are missing; it names all of them. Kept ones may be.
             UnsupportedTypeError: a value is of another kind than those of the column that was fitted.
         """
-        try:
-            made = {name: function(row) for name, function in self._steps}
-        except KeyError:
+        if not self._needed <= row.keys():
             missing = sorted(self._needed - row.keys())
-            if not missing:
-                raise
-        else:
-            for name, column in self._kept.items():
-                if column not in row:
-                    del made[name]
-            return made
-        raise ColumnNotFoundError(f"no columns {missing}, which this Preprocess was fitted on: there are {list(row)}.")
+            raise ColumnNotFoundError(
+                f"no columns {missing}, which this Preprocess was fitted on: there are {list(row)}."
+            )
+        made = {name: function(row) for name, function in self._steps}
+        for name, column in self._kept.items():
+            if column not in row:
+                del made[name]
+        return made
 
 
 def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
@@ -69,10 +68,10 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
         return [(output.name, _of_cross(each, last))]
     column = output.columns[0]
     value = _of_value(each)
-    made = [(output.name, _of_list(column, value) if _nested(each) else _of_column(column, value))]
+    made = [(output.name, _of_list(each, value) if each.kinds[0].nested else _of_column(column, value))]
     indicated = next((i for i, link in enumerate(output.chain) if isinstance(link, Impute) and link.indicator), None)
     if indicated is not None:
-        before = _numbers(each, indicated) if output.numeric else _present
+        before = _numbers(each, indicated) if output.numeric else checked(each.types[0], column, ids=False)
 
         def missing(row: Row) -> float:
             found = before(row[column])
@@ -80,10 +79,6 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
 
         made.append((f"{output.name}_missing", missing))
     return made
-
-
-def _nested(each: FittedOutput) -> bool:
-    return each.kinds[0].nested != ""
 
 
 def _get(column: str) -> OfRow:
@@ -94,8 +89,21 @@ def _of_column(column: str, value: Callable[[Any], Any]) -> OfRow:
     return lambda row: value(row[column])
 
 
-def _of_list(column: str, value: Callable[[Any], Any]) -> OfRow:
-    return lambda row: [value(item) for item in row[column]] if row[column] is not None else []
+def _of_list(each: FittedOutput, value: Callable[[Any], Any]) -> OfRow:
+    column, type_ = each.output.columns[0], each.types[0]
+    size = type_.size
+
+    def values(row: Row) -> list[Any]:
+        items = present(row[column])
+        if items is None:
+            return [value(None)] * (size or 0)
+        if isinstance(items, (str, bytes, Mapping)) or not hasattr(items, "__len__") or size not in (None, len(items)):
+            raise UnsupportedTypeError(
+                f"column {column!r} holds {shown(items)}: this Preprocess was fitted on {type_.text}."
+            )
+        return [value(item) for item in items]
+
+    return values
 
 
 def _of_value(each: FittedOutput) -> Callable[[Any], Any]:
@@ -110,16 +118,11 @@ def _of_value(each: FittedOutput) -> Callable[[Any], Any]:
             return lambda value: bucket(number(value))
         ids = _ids(each)
         return lambda value: ids(number(value))
-    fills = [
-        (fitted[i]["value"] if link.strategy is not None else link.value)
-        for i, link in enumerate(chain)
-        if isinstance(link, Impute)
-    ]
-    check = _checked(each)
-    ids = _ids(each) if last.ends else check
+    fills = [link.fill_of(learned) for link, learned in zip(chain, fitted, strict=True) if isinstance(link, Impute)]
+    ids = _ids(each) if last.ends else checked(each.types[0], each.output.columns[0], ids=False)
     if not fills:
         return ids
-    return lambda value: ids(fills[0] if _present(value) is None else value)
+    return lambda value: ids(fills[0] if present(value) is None else value)
 
 
 def _numbers(each: FittedOutput, last: int) -> Callable[[Any], float]:
@@ -129,8 +132,8 @@ def _numbers(each: FittedOutput, last: int) -> Callable[[Any], float]:
         if isinstance(link, NumberTransform):
             steps.append(link.one(fitted))
         elif isinstance(link, Impute):
-            steps.append(_filling(float(fitted["value"] if link.strategy is not None else link.value) + 0.0))
-    of, column = _number, each.output.columns[0]
+            steps.append(_filling(link.number_of(fitted)))
+    of, column = number_of, each.output.columns[0]
     if not steps:
         return lambda value: of(value, column)
     if len(steps) == 1:
@@ -155,66 +158,14 @@ def _filling(fill: float) -> Callable[[float], float]:
 
 def _rounded(number: Callable[[Any], float], dtype: str) -> Callable[[Any], float]:
     if dtype == "float64":
-        return number
-    return lambda value: c_float(number(value)).value
-
-
-def _number(value: Any, column: str) -> float:
-    """A number as float64, NaN if it is missing."""
-    if type(value) is float or type(value) is int:
-        try:
-            return value + 0.0
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    value = _present(value)
-    if value is None:
-        return math.nan
-    if isinstance(value, (str, bytes)):
-        raise UnsupportedTypeError(f"column {column!r} holds {shown(value)}: this Preprocess was fitted on numbers.")
-    return float(value) + 0.0
-
-
-def _present(value: Any) -> Any:
-    """The value; None if it is missing, in any of the ways in which libraries say so."""
-    if value is None or (isinstance(value, float) and value != value):
-        return None
-    if type(value).__name__ in ("NAType", "NaTType"):
-        return None
-    item = getattr(value, "item", None)  # of numpy
-    return value if item is None else _present(item())
-
-
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "text": (str,),
-    "bytes": (bytes,),
-    "date": (date,),
-    "timestamp": (datetime,),
-    "zoned": (datetime,),
-}
-
-
-def _checked(each: FittedOutput, place: int = 0) -> Callable[[Any], Any]:
-    """What returns a value that is of the kind of the column, or None."""
-    kind, column = each.kinds[place].values, each.output.columns[place]
-    expected = _TYPES.get(kind)
-
-    def check(value: Any) -> Any:
-        value = _present(value)
-        if value is None:
-            return None
-        if not isinstance(value, expected) if expected is not None else isinstance(value, (str, bytes, date)):
-            raise UnsupportedTypeError(
-                f"column {column!r} holds {shown(value)}: this Preprocess was fitted on {each.kinds[place].text}."
-            )
-        return value
-
-    return check
+        return lambda value: number(value) + 0.0  # see `computed`
+    return lambda value: c_float(number(value) + 0.0).value
 
 
 def _ids(each: FittedOutput) -> Callable[[Any], int]:
     """The function of a value to its id."""
     last = each.last
-    check = _checked(each)
+    check = checked(each.types[0], each.output.columns[0])
     if isinstance(last, Hash):
         n, seed = last.n, last.seed
 
@@ -224,7 +175,7 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
 
         return hashed
     assert isinstance(last, Categorize)
-    find = _category(last, each.fitted[-1], each.output.name)
+    find = _category(last, each.fitted[-1], each.output.name, timed=each.kinds[0].values in ("timestamp", "zoned"))
 
     def category(value: Any) -> int:
         return find(check(value))
@@ -232,36 +183,48 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
     return category
 
 
-def _category(last: Categorize, fitted: Mapping[str, Any], name: str) -> Callable[[Any], int]:
-    values = fitted["vocabulary"].values
+def _unknown_hash(value: Any) -> int:
+    """The hash of an unknown value; of a number without one, which is not whole or too large, that of null."""
+    try:
+        return one_hash(value)
+    except UnsupportedTypeError:
+        return NULL
+
+
+def _category(last: Categorize, fitted: Mapping[str, Any], name: str, *, timed: bool) -> Callable[[Any], int]:
+    vocabulary = fitted["vocabulary"]
     null = fitted.get("null")
     first = 1 + last.unknown_ids
-    known = {value: first + i + (null is not None and i >= null) for i, value in enumerate(values)}
-    known[None] = 0 if null is None else first + null
+    known = {key: first + i + (null is not None and i >= null) for i, key in enumerate(vocabulary.keys)}
+    missing = 0 if null is None else first + null
+    unsigned = vocabulary.type == "uint64"
 
     def find(value: Any) -> int:
-        if value is not None and value != value:
-            value = None
-        found = known.get(value)
-        if found is not None:
+        if value is None or value != value:
+            return missing
+        found = known.get(nanoseconds(value) if timed else value)
+        # As `IdTable` has it, no float is among numbers that need all 64 bits.
+        if found is not None and not (unsigned and type(value) is float and value >= _SIGNED):
             return found
         if last.unknown == "error":
-            raise unknown_value(name, value, len(values))
-        return 1 if last.unknown_ids == 1 else one_bucket(one_hash(value), last.unknown_ids + 1, 0)
+            raise unknown_value(name, value, len(vocabulary))
+        return 1 if last.unknown_ids == 1 else one_bucket(_unknown_hash(value), last.unknown_ids + 1, 0)
 
     return find
 
 
+_SIGNED = 2.0**63
+
+
 def _of_cross(each: FittedOutput, last: Cross) -> OfRow:
-    checks = [_checked(each, place) for place in range(len(each.output.columns))]
-    columns = list(zip(each.output.columns, checks, strict=True))
+    columns = [(column, checked(type_, column)) for column, type_ in zip(each.output.columns, each.types, strict=True)]
     if isinstance(last.of, Hash):
         n, seed = last.of.n, last.of.seed
 
         def of_hash(hashed: int) -> int:
             return one_bucket(hashed, n, seed)
     else:
-        find = _category(last.of, each.fitted[-1], each.output.name)
+        find = _category(last.of, each.fitted[-1], each.output.name, timed=False)
 
         def of_hash(hashed: int) -> int:
             return find(hashed - (1 << 64) if hashed >> 63 else hashed)  # as the vocabulary has it, int64
@@ -276,13 +239,13 @@ def _of_cross(each: FittedOutput, last: Cross) -> OfRow:
 
 
 def _of_date(each: FittedOutput, last: DateParts) -> list[tuple[str, OfRow]]:
-    check, column = _checked(each), each.output.columns[0]
-    zone = None if last.zone is None else ZoneInfo(last.zone)
-    own = each.types[0].zone
-    to = zone or (None if own is None else ZoneInfo(own))
+    column = each.output.columns[0]
+    check = checked(each.types[0], column)
+    zone = last.zone or each.types[0].zone
+    to = None if zone is None else zone_named(zone)
 
     def time_of(row: Row) -> Any:
-        value = check(row[column])
+        value = as_datetime(check(row[column]))
         return value.astimezone(to) if to is not None and value is not None else value
 
     made: list[tuple[str, OfRow]] = []

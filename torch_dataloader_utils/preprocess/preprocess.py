@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import OptionError
@@ -15,15 +16,17 @@ from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
-from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, names_of, outputs_of
+from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, named_in, names_of, outputs_of
 from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
 
+    from torch_dataloader_utils.preprocess.module import PreprocessModule
     from torch_dataloader_utils.preprocess.scan import FitScan
     from torch_dataloader_utils.preprocess.scans import Scans
 
@@ -106,15 +109,21 @@ class Preprocess(DeclaredTransform):
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a transform does not work on a column's type.
         """
-        from torch_dataloader_utils.preprocess.columns import kind_of, words_of
-        from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+        from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
+        from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
 
-        words = {item.name: words_of(item.type) for item in schema}
-        outputs = outputs_of(self._entries, schema.names, words, self._others)
+        if not self._entries:
+            raise OptionError(
+                "this Preprocess was loaded: it holds what was fitted, but no spec. Make it again as "
+                "Preprocess({...}), with its spec, and fit that."
+            )
+        found = types_by_name(schema, named_in(self._entries))
+        words = {name: words_of(type_) for name, type_ in found.items()}
+        outputs = outputs_of(self._entries, list(found), words, self._others)
         limit = parse_bytes(memory, "memory")
         learning = []
         for output in outputs:
-            types = [schema.field(name).type for name in output.columns]
+            types = known_types(output, [found[name] for name in output.columns])
             check_kinds(output, [kind_of(type_) for type_ in types])
             learning.append(Learning(output, types, limit))
         return FitScan(learning)
@@ -255,12 +264,16 @@ class Preprocess(DeclaredTransform):
         """
         link = self._categories_of(output).categories
         assert link is not None
-        values = [*[None] * (1 + link.unknown_ids), *self.vocabulary(output)]
-        numbers = [int(number) for number in ids]
-        for number in numbers:
-            if not 0 <= number < len(values):
-                raise OptionError(f"inverse({output!r}): {number} is no id: expected 0 to {len(values) - 1}.")
-        return [values[number] for number in numbers]
+        first, values = 1 + link.unknown_ids, self.vocabulary(output)
+        found: list[Any] = []
+        for number in ids:
+            place = index(number) if hasattr(number, "__index__") else -1
+            if not 0 <= place < first + len(values):
+                raise OptionError(
+                    f"inverse({output!r}): {shown(number)} is no id: expected 0 to {first + len(values) - 1}."
+                )
+            found.append(values[place - first] if place >= first else None)
+        return found
 
     def _categories_of(self, output: str) -> FittedOutput:
         each = self._of(output)
@@ -301,6 +314,56 @@ class Preprocess(DeclaredTransform):
         fit = self._fitted
         return fit.of_row(rows) if is_one_row(fit.outputs, rows) else in_form(fit.outputs, rows)
 
+    def to_module(self, outputs: Sequence[str] | None = None) -> PreprocessModule:
+        """This as a `torch.nn.Module`: a dict of tensors by column to one by output, with the bits of `prep(rows)`.
+
+        `torch.export` and ONNX take it, with the same bits. It is given what `arrays` returns. What `prep(rows)` raises
+        an error for, such as an unknown value of `Categorize(unknown="error")`, becomes the id -2**63, which no
+        embedding has. Text is told apart by 64-bit hashes.
+
+        Example:
+            ```python
+            module = prep.to_module()
+            module({name: torch.from_numpy(array) for name, array in prep.arrays(rows).items()})
+            torch.export.export(module, (module.example(),), dynamic_shapes=module.dynamic_shapes)
+            module.to_onnx("prep.onnx")
+            onnxruntime.InferenceSession("prep.onnx").run(None, prep.arrays(rows))
+            ```
+
+        Args:
+            outputs: some of `outputs`; None: all but kept columns, of which a module makes nothing.
+
+        Raises:
+            OptionError: an output is none of these, or columns' names collide.
+            UnsupportedTypeError: an output cannot be made by a module, such as one of lists; it names the remedy.
+        """
+        from torch_dataloader_utils.preprocess.module import PreprocessModule
+        from torch_dataloader_utils.preprocess.module_inputs import check_exported, chosen_of
+
+        fitted = chosen_of(self._fitted.outputs, outputs)
+        check_exported(fitted)
+        names = [name for each in fitted for name in names_of(each.output)]
+        return PreprocessModule(fitted, names if outputs is None else list(outputs))
+
+    def arrays(self, rows: Any, outputs: Sequence[str] | None = None) -> dict[str, npt.NDArray[Any]]:
+        """What the module of `to_module`, or the ONNX model made of it, is given for rows: a dict of arrays [rows].
+
+        Numbers are float64, NaN where they are missing. Whole numbers of which ids are made are int64, with bools
+        `<column>_missing`; so are times, in microseconds since 1970, of which parts are taken. All else is int64
+        hashes.
+
+        Args:
+            rows: in one of the forms of `__call__`.
+            outputs: as given to `to_module`.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a column holds what it did not when it was fitted, or a number that is no int64.
+        """
+        from torch_dataloader_utils.preprocess.module_inputs import arrays_of, chosen_of
+
+        return arrays_of(chosen_of(self._fitted.outputs, outputs), rows)
+
     def frozen(self) -> FrozenPreprocess:
         """What a loader uses: a later `fit` does not change it.
 
@@ -337,17 +400,15 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.loading import Loading
 
-        loading = Loading(os.fspath(path), storage_options or {})
-        outputs, content = loading.read()
+        outputs, content = Loading(os.fspath(path), storage_options or {}).read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
-        loading.check_digest(made.digest, content["digest"])
         return made
 
     def __repr__(self) -> str:
         if self._fit is None:
-            return f"<Preprocess of {plural(len(self._entries), 'entry')}, not fitted>"
+            return f"<Preprocess of {plural(len(self._entries), 'key')}, not fitted>"
         outputs = plural(len(self.outputs), "output")
         return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
 
@@ -371,11 +432,10 @@ class FrozenPreprocess(DeclaredTransform):
     @property
     def encoded(self) -> list[str]:
         """The columns of which ids are made."""
-        made = [
-            each for each in self._fit.outputs if isinstance(each.last, IdTransform) and len(each.output.chain) == 1
-        ]
-        others = {name for each in self._fit.outputs if each not in made for name in each.output.columns}
-        return [name for each in made for name in each.output.columns if name not in others]
+        names: dict[bool, list[str]] = {True: [], False: []}  # by whether ids are made of the column itself
+        for each in self._fit.outputs:
+            names[isinstance(each.last, IdTransform) and len(each.output.chain) == 1] += each.output.columns
+        return [name for name in dict.fromkeys(names[True]) if name not in names[False]]
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """What becomes of the rows of a record batch."""

@@ -10,14 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from torch_dataloader_utils.preprocess.encoding import encoded
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess.encoding import encoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
-from torch_dataloader_utils.storage import open_storage
+from torch_dataloader_utils.printing import in_bytes
+from torch_dataloader_utils.redaction import printable
 
 FORMAT = "torch_dataloader_utils.preprocess"
 VERSION = 1
-_INLINE = 1000  # values of a vocabulary that stand in the JSON itself
+MOST_JSON = 64 << 20  # bytes
+_INLINE = 1000  # values of a vocabulary that stand in the JSON itself,
+_INLINE_BYTES = 256 << 10  # and what they may take there
+_LONGEST_PART = 60  # characters of an output's name in that of its file: names of files have a limit
 
 
 def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput], facts: Mapping[str, Any]) -> None:
@@ -28,9 +33,17 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
         options: `storage_options` of its store, if it needs any.
         outputs: what was fitted.
         facts: what else stands in the JSON.
+
+    Raises:
+        OptionError: the path is that of a folder, or what was fitted has no form in JSON, or takes more than 64 MiB.
     """
+    # Not at the top, because loading a JSON needs no pyarrow.
+    from torch_dataloader_utils.storage import open_storage
+
     storage, place = open_storage(path, options)
     parent, name = posixpath.split(place)
+    if not name or str(path).endswith("/"):
+        raise OptionError(f"save({printable(str(path))!r}): expected the path of a file, such as 'prep.json'.")
     files: dict[str, bytes] = {}
     made = [_output(each, name.removesuffix(".json"), files) for each in outputs]
     content = {
@@ -45,9 +58,18 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
         "outputs": made,
         "files": {file: [len(data), digest_of_bytes(data)] for file, data in files.items()},
     }
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-    for file, data in [*files.items(), (name, text.encode())]:
-        storage.write(posixpath.join(parent, file), data)
+    text = json.dumps({**content, "checksum": checksum_of(content)}, indent=1, ensure_ascii=False, allow_nan=False)
+    data = text.encode()
+    if len(data) > MOST_JSON:
+        raise OptionError(f"save(): the JSON would have {in_bytes(len(data))}; {in_bytes(MOST_JSON)} is the limit.")
+    for file, part in [*files.items(), (name, data)]:
+        storage.write(posixpath.join(parent, file), part)
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """By which an edit of the JSON is found, but not another layout: of all that it holds but this."""
+    plain = {name: value for name, value in content.items() if name != "checksum"}
+    return digest_of_bytes(json.dumps(plain, sort_keys=True, allow_nan=False).encode())
 
 
 def digest_of_bytes(data: bytes) -> str:
@@ -78,9 +100,12 @@ def _link(link: ColumnTransform) -> dict[str, Any]:
 
 def _vocabulary(output: str, stem: str, learned: Mapping[str, Any], files: dict[str, bytes]) -> dict[str, Any]:
     vocabulary, counts = learned["vocabulary"], learned.get("counts")
-    if len(vocabulary) <= _INLINE:
-        made = {"type": vocabulary.type, "values": encoded(vocabulary.values)}
-        return made if counts is None else {**made, "counts": [int(count) for count in counts]}
+    if len(vocabulary) <= _INLINE and python_type(vocabulary.type) is not None:
+        made: dict[str, Any] = {"type": vocabulary.type, "values": encoded(vocabulary.values)}
+        if counts is not None:
+            made["counts"] = [int(count) for count in counts]
+        if len(json.dumps(made)) <= _INLINE_BYTES:
+            return made
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -91,6 +116,6 @@ def _vocabulary(output: str, stem: str, learned: Mapping[str, Any], files: dict[
     pq.write_table(pa.table(columns), sink)
     data = sink.getvalue().to_pybytes()
     safe = "".join(sign if sign.isalnum() or sign in "-_" else "_" for sign in output)
-    name = f"{stem}.{safe}.{digest_of_bytes(data)[:8]}.parquet"
+    name = f"{stem}.{safe[:_LONGEST_PART]}.{digest_of_bytes(data)[:8]}.parquet"
     files[name] = data
     return {"type": vocabulary.type, "file": name}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from copy import copy
 from hashlib import blake2b
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow
@@ -17,26 +19,44 @@ from torch_dataloader_utils.preprocess.chains import (
     computed,
     crossed_hashes,
     filled,
-    imputed_number,
-    plain_values,
 )
-from torch_dataloader_utils.preprocess.columns import column_type, elements, numbers_of, value_type
-from torch_dataloader_utils.preprocess.counts import ValueCounts
+from torch_dataloader_utils.preprocess.columns import (
+    NumberView,
+    categories_of,
+    category_type,
+    column_of,
+    column_type,
+    elements,
+    kind_of,
+    known_type,
+    numbers_of,
+    plain_values,
+    scalar_of,
+    value_type,
+)
+from torch_dataloader_utils.preprocess.counts import ValueCounts, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
+from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
 from torch_dataloader_utils.preprocess.spec import OutputSpec
 from torch_dataloader_utils.preprocess.transforms import (
     F64,
     Bucketize,
     Categorize,
+    Clip,
     ColumnTransform,
     Cross,
+    DateParts,
     Fitted,
     Impute,
+    Keep,
     Links,
+    Log1p,
     NumberTransform,
 )
 from torch_dataloader_utils.printing import listed
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 
 class Learning:
@@ -47,8 +67,19 @@ class Learning:
         self.learned: list[Fitted] = []
         self.numbers: NumberStatistics | None = None
         self.counts: ValueCounts | None = None
+        self.remarks: set[Remark] = set()
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
+        self._check_imputed()
         self._learn()
+
+    def _check_imputed(self) -> None:
+        """Check that the column can hold what is given for missing values."""
+        for link in self.output.chain:
+            if isinstance(link, Impute) and link.value is not None and not self.output.numeric:
+                try:
+                    scalar_of(link.value, value_type(self.types[0]))
+                except OptionError as error:
+                    raise OptionError(f"{self.output.where}: {link!r}: {error}") from error
 
     @property
     def done(self) -> bool:
@@ -71,48 +102,72 @@ class Learning:
             self.numbers = NumberStatistics.none(needs)
         if "counts" in needs:
             first = next(link for link in self._pending if "counts" in link.needs)
-            self._by_bits = self.output.numeric and isinstance(first, Impute)
-            of = pa.int64() if self._by_bits or isinstance(self.output.chain[-1], Cross) else self._value_type
-            self.counts = ValueCounts(of, memory=self._memory)
+            floats = self.output.numeric or pt.is_floating(self._value_type)
+            self._by_bits = floats and isinstance(first, Impute)
+            of_hashes = isinstance(self.output.chain[-1], Cross)
+            self.counts = ValueCounts(
+                pa.int64() if self._by_bits or of_hashes else self._category_type(), memory=self._memory
+            )
 
     @property
     def _value_type(self) -> pa.DataType:
         return pa.float64() if self.output.numeric else value_type(self.types[0])
 
+    def _category_type(self) -> pa.DataType:
+        """The type of the values that are counted."""
+        try:
+            return counted_type(category_type(self._value_type))
+        except UnsupportedTypeError as error:
+            raise UnsupportedTypeError(f"{self.output.where}: {error}") from error
+
     def add(self, arrays: Sequence[pa.Array]) -> None:
         """Count rows, given by the arrays of the output's columns.
 
         Raises:
-            UnsupportedTypeError: a value has no id.
+            UnsupportedTypeError: a value has no id, or is of another type than those of the column.
         """
+        try:
+            self._add([_as_known(array, type_) for array, type_ in zip(arrays, self.types, strict=True)])
+        except UnsupportedTypeError as error:
+            raise UnsupportedTypeError(f"{self.output.where}: {error}") from error
+
+    def _add(self, arrays: Sequence[pa.Array]) -> None:
         if isinstance(self.output.chain[-1], Cross):
             assert self.counts is not None
             self.counts.add(_crossed(arrays))
             return
         values, _ = elements(arrays[0])
         if not self.output.numeric:
-            assert self.counts is not None
             self._count(filled(self.links, values)[0])
             return
         view = numbers_of(values)
+        self._look_below(view)
         x = np.empty(len(view))
         computed(self.links, view, x)
         assert self.numbers is not None
         self.numbers.add(x)
         if self.counts is not None:
-            self._count(as_arrow(_ordered_bits(x[~np.isnan(x)])) if self._by_bits else plain_values(as_arrow(x)))
+            self._count(as_arrow(x))
 
     def _count(self, values: pa.Array) -> None:
         assert self.counts is not None
-        try:
-            self.counts.add(values)
-        except UnsupportedTypeError as error:
-            raise UnsupportedTypeError(
-                f"output {self.output.name!r}, column {self.output.columns[0]!r}: {error}"
-            ) from error
+        if self._by_bits:
+            x = numbers_of(values).all()
+            values = as_arrow(_ordered_bits(x[np.isfinite(x)]))
+        self.counts.add(categories_of(values))
+
+    def _look_below(self, view: NumberView) -> None:
+        """Remark numbers that `Log1p` makes NaN of."""
+        for place, (link, _) in enumerate(self.links):
+            if isinstance(link, Log1p) and not link.signed and "undefined" not in self.remarks:
+                x = np.empty(len(view))
+                computed(self.links[:place], view, x)
+                if (x < -1).any():
+                    self.remarks.add("undefined")
 
     def merge(self, other: Learning) -> None:
         """Count what the other has counted, too."""
+        self.remarks |= other.remarks
         if self.numbers is not None and other.numbers is not None:
             self.numbers.merge(other.numbers)
         if self.counts is not None and other.counts is not None:
@@ -133,7 +188,7 @@ class Learning:
     def without_values(self) -> Learning:
         """The same without the values counted."""
         made = copy(self)
-        made.counts, made.learned = None, [*self.learned]
+        made.counts, made.learned, made.remarks = None, [*self.learned], {*self.remarks}
         return made
 
     def finish(self) -> None:
@@ -156,7 +211,10 @@ class Learning:
                 return
             self.learned.append(fitted)
             if numbers is not None:
-                numbers = after(numbers, link, fitted)
+                made = after(numbers, link, fitted)
+                if isinstance(link, Log1p) and made.missing > numbers.missing:
+                    self.remarks.add("undefined")
+                numbers = made
 
     def _of_link(self, link: ColumnTransform, numbers: NumberStatistics | None) -> Fitted:
         if isinstance(link, Categorize) and link.values is not None:
@@ -166,54 +224,96 @@ class Learning:
         if isinstance(link, Impute):
             return {"value": self._imputed(link, numbers)}
         if isinstance(link, (Categorize, Cross)):
-            if self.counts is None or self._by_bits:
-                raise Uncounted
-            return _categories(link.of if isinstance(link, Cross) else link, self.counts)
+            return self._vocabulary(link.of if isinstance(link, Cross) else link)
         if numbers is None:
             raise Uncounted
         assert isinstance(link, (NumberTransform, Bucketize))
-        return link.learn(numbers)
+        fitted = link.learn(numbers)
+        self._remark(numbers, placed=isinstance(link, (Clip, Bucketize)))
+        return fitted
+
+    def _remark(self, numbers: NumberStatistics, placed: bool = False) -> None:
+        """Remark what was learned from; `placed`: infinite numbers become others."""
+        if not numbers.count:
+            self.remarks.add("empty")
+        if numbers.infinite and not placed:
+            self.remarks.add("infinite")
+
+    def _vocabulary(self, link: Any) -> Fitted:
+        if self.counts is None or self._by_bits:
+            raise Uncounted
+        fitted = _categories(link, self.counts)
+        if len(fitted["vocabulary"]) > LARGE:
+            self.remarks.add("large")
+        if self.counts.rows == self.counts.missing:
+            self.remarks.add("empty")
+        return fitted
 
     def _given(self, link: Categorize) -> Fitted:
         """The vocabulary that is given."""
         assert link.values is not None
-        type_ = pa.int64() if self.output.numeric else self._value_type
+        # Unsigned numbers may be beyond int64, in which values are counted.
+        type_ = self._value_type if pt.is_uint64(self._value_type) else self._category_type()
         try:
-            values = plain_values(pa.array(list(link.values), type_))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
-            raise OptionError(
-                f"output {self.output.name!r}: {link!r}: expected values of type {type_}, as column "
-                f"{self.output.columns[0]!r} has: {error}"
-            ) from error
-        fitted: Fitted = {"vocabulary": Vocabulary(str(values.type), array=values)}
+            values = pa.array(list(link.values), type_)
+            same = values.to_pylist() == list(link.values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            same = False
+        if not same:
+            raise OptionError(f"{self.output.where}: {link!r}: expected values of type {type_}, as the column has.")
+        fitted: Fitted = {"vocabulary": Vocabulary.of(values)}
         return fitted if link.nulls == "missing" else {**fitted, "null": 0}
 
     def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Any:
         if link.strategy == "most_frequent":
-            if self.counts is None:
-                raise Uncounted
-            found = self.counts.most_frequent()
-            if self.output.numeric:
-                found = 0.0 if found is None else float(_of_bits(found))
-            elif found is None:
-                found = _zero(self._value_type)
-            else:
-                self.counts.fill(found)
-            return found
-        if numbers is None:
+            found = self._most_frequent()
+        elif numbers is None:
             raise Uncounted
-        return numbers.moments().mean if link.strategy == "mean" else numbers.quantiles([0.5])[0]
+        else:
+            found = numbers.moments().mean if link.strategy == "mean" else numbers.quantiles([0.5])[0]
+        if numbers is not None:
+            self._remark(numbers)
+        if self.counts is not None and not self._by_bits:
+            self._fill(self.counts, found)
+        return found
+
+    def _most_frequent(self) -> Any:
+        if self.counts is None:
+            raise Uncounted
+        found = self.counts.most_frequent()
+        if found is None:
+            self.remarks.add("empty")
+            return zero_of(self._value_type)
+        return _of_bits(found) if self._by_bits else found
+
+    def _fill(self, counts: ValueCounts, value: Any) -> None:
+        """Count the value in place of missing ones, for the vocabulary of what follows."""
+        if isinstance(value, float) and not value.is_integer() and counts.missing:
+            raise UnsupportedTypeError(
+                f"{self.output.where}: the value for missing ones, {value}, is no category, as it is not whole. "
+                "Use Bucketize, or Impute a whole number."
+            )
+        counts.fill(value)
 
     def made(self, dtype: str) -> FittedOutput:
         """The output, fitted."""
         return FittedOutput(self.output, tuple(map(column_type, self.types)), tuple(self.learned), dtype)
 
 
+def known_types(output: OutputSpec, types: Sequence[pa.DataType]) -> list[pa.DataType]:
+    """The types of an output's columns; of those in which all is null, one that its chain can take."""
+    last = output.chain[-1]
+    if isinstance(last, Keep):
+        return list(types)
+    other = pa.float64() if output.numeric else pa.timestamp("us") if isinstance(last, DateParts) else pa.string()
+    return [known_type(type_, other) for type_ in types]
+
+
 def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> NumberStatistics:
     """What is known of the numbers that a link makes."""
     if isinstance(link, Impute):
         try:
-            return numbers.imputed(imputed_number(link, fitted))
+            return numbers.imputed(link.number_of(fitted))
         except Uncounted:
             return NumberStatistics(None, None)
     if isinstance(link, NumberTransform):
@@ -269,17 +369,17 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
 def _categories(link: Any, counts: ValueCounts) -> Fitted:
     """The vocabulary of ids, and the counts of its values."""
     values, numbers = counts.kept(link.min_count, link.max_size, link.order)
-    place = None
-    if link.nulls == "category" and counts.missing >= link.min_count:
-        # Null comes before values that occur as often as it; in the order of values, before all.
-        place = int(np.count_nonzero(numbers > counts.missing)) if link.order == "count" else 0
-        if link.max_size is not None and len(values) == link.max_size:
-            if place == len(values):
-                place = None
-            else:
-                values, numbers = values[:-1], numbers[:-1]
-    fitted = {"vocabulary": Vocabulary(str(values.type), array=values), "counts": numbers}
-    return fitted if place is None else {**fitted, "null": place}
+    null = link.nulls == "category" and counts.missing >= max(link.min_count, 1)
+    if null and link.max_size == len(values):
+        # Null comes before values that occur as often as it, and takes the place of the last one, or has none.
+        null = counts.missing >= int(numbers.min())
+        if null:
+            values, numbers = counts.kept(link.min_count, link.max_size - 1, link.order)
+    fitted = {"vocabulary": Vocabulary.of(values), "counts": numbers}
+    if not null:
+        return fitted
+    # In the order of values, it comes before all.
+    return {**fitted, "null": int(np.count_nonzero(numbers > counts.missing)) if link.order == "count" else 0}
 
 
 def _crossed(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -296,7 +396,7 @@ _SIGN = np.int64(2**63 - 1)
 
 def _ordered_bits(x: F64) -> npt.NDArray[np.int64]:
     """Whole numbers in the order of these numbers."""
-    bits = x.view(np.int64)
+    bits = (x + 0.0).view(np.int64)  # -0.0 is 0.0
     return np.where(bits < 0, bits ^ _SIGN, bits)
 
 
@@ -305,18 +405,22 @@ def _of_bits(number: int) -> float:
     return float(np.where(bits < 0, bits ^ _SIGN, bits).view(np.float64)[0])
 
 
-def _zero(type_: pa.DataType) -> Any:
-    """What stands for missing values of a column that has none."""
-    return pa.array([None], pa.null()).cast(type_).fill_null(_ZEROS.get(str(type_), 0))[0].as_py()
-
-
-_ZEROS: Mapping[str, Any] = {"string": "", "large_string": "", "binary": b"", "large_binary": b"", "bool": False}
+def zero_of(type_: pa.DataType) -> Any:
+    """What stands for missing values of a column that has no value."""
+    kind = kind_of(type_).values
+    if kind == "text":
+        return ""
+    if kind == "bytes":
+        return bytes(type_.byte_width) if pt.is_fixed_size_binary(type_) else b""
+    # 0 as a date or time is the beginning of 1970.
+    return pa.nulls(1, type_).fill_null(False if pt.is_boolean(type_) else 0)[0].as_py()
 
 
 class FitScan:
     """One scan of the rows: counts what transforms learn from. Several, of parts of the rows, merge in any order.
 
-    It pickles, with all values that it has counted: those in temporary files are read for that.
+    It pickles, with all values that it has counted: those in temporary files are read for that. One thread at a time
+    adds to it: threads have a part each.
 
     Attributes:
         outputs: what each output has learned, and what is counted for it.
@@ -365,17 +469,17 @@ class FitScan:
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
         """
-        wanted = self.columns
-        missing = [name for name in wanted if name not in rows.schema.names]
+        found = {name: column_of(rows, name) for name in self.columns}
+        missing = [name for name, column in found.items() if column is None]
         if missing:
             raise ColumnNotFoundError(
-                f"these rows have no column {listed(map(repr, missing))}: expected those of `columns`, {wanted}; the "
-                f"rows have {rows.schema.names}."
+                f"these rows have no column {listed(map(repr, missing))}: the scan needs {list(found)}, and there "
+                f"are {rows.schema.names}."
             )
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
-        columns = {name: whole(rows.column(name)) for name in wanted}
+        columns = {name: whole(column) for name, column in found.items()}
         for output in self.counting.values():
             output.add([columns[name] for name in output.output.columns])
 
@@ -404,12 +508,21 @@ class FitScan:
             raise EmptyDatasetError("fit: there are no rows to learn from.")
         for output in self.counting.values():
             output.finish()
-        return FitScan(self.outputs) if self.counting else None
+        if self.counting:
+            return FitScan(self.outputs)
+        for line in lines_of(self.outputs):
+            _LOG.warning("%s", line)
+        return None
 
     def close(self) -> None:
         """Remove the temporary files, if there are some: nothing more can be learned then."""
         for output in self.outputs:
             output.close()
+
+
+def _as_known(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A column in which all is null, as one of the fitted type."""
+    return array.cast(type_) if pt.is_null(value_type(array.type)) and array.type != type_ else array
 
 
 def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -76,6 +76,11 @@ class NumberStatistics:
             self.grid.merge(other.grid)
 
     @property
+    def infinite(self) -> int:
+        """How many are infinite."""
+        return self.below + self.above
+
+    @property
     def count(self) -> int:
         """How many are finite."""
         low, high = self._ends()
@@ -167,11 +172,18 @@ class NumberStatistics:
         """What a function makes of them: counted again if each value is known, else only what follows."""
         if self.grid is not None and self.grid.exact and not self.through:
             return self._recounted(function, self.grid)
-        if self.grid is None or not monotone:
+        if self.grid is None or not monotone or self._overflows(function, self.grid):
             return NumberStatistics(None, None, self.missing, self.below, self.above, self.finite)
         return NumberStatistics(
             None, self.grid, self.missing, self.below, self.above, self.finite, (*self.through, function)
         )
+
+    def _overflows(self, function: Callable[[F64], None], grid: Grid) -> bool:
+        """Whether finite numbers become infinite, and so are no numbers to learn from any more."""
+        ends = grid.known()[[0, -1]] if self.finite else np.empty(0)
+        for each in (*self.through, function):
+            each(ends)
+        return not np.isfinite(ends).all()
 
     def _recounted(self, function: Callable[[F64], None], grid: Grid) -> NumberStatistics:
         values, counts = grid.pairs()

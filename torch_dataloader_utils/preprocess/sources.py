@@ -6,14 +6,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, data_digest, part_of, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.schemas.columns import project
 
 # Keywords of `stream` that do not say which rows are read.
 OF_FIT = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
@@ -40,7 +42,7 @@ class FitRows:
 
 
 def rows_of(source: Any, options: Mapping[str, Any], part: int = 0, parts: int = 1) -> FitRows:
-    """The rows of a source.
+    """The rows of a source, or of a list of sources.
 
     Args:
         source: as of `stream`, a loader, a dataset, or rows in memory: these are one part.
@@ -50,7 +52,10 @@ def rows_of(source: Any, options: Mapping[str, Any], part: int = 0, parts: int =
 
     Raises:
         OptionError: it is none, or is in memory and takes no options.
+        UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
+    if _is_list(source):
+        return _of_all([rows_of(each, options, part, parts) for each in source])
     chosen = {name: value for name, value in options.items() if name not in OF_FIT}
     table = table_of(source)
     if table is not None:
@@ -75,14 +80,54 @@ def rows_of(source: Any, options: Mapping[str, Any], part: int = 0, parts: int =
 
 
 def dataset_of(source: Any) -> LoaderDataset | None:
-    """The dataset of a loader, or itself; None if the source is none."""
+    """The dataset of a loader, or itself; of a list, the first; None if there is none."""
     if isinstance(source, StructuredLoader):
         return source.dataset
+    if _is_list(source):
+        return next(filter(None, map(dataset_of, source)), None)
     return source if isinstance(source, LoaderDataset) else None
 
 
+def in_memory(source: Any) -> bool:
+    """Whether rows, or those of a source in a list, are in memory; converts none."""
+    if _is_list(source):
+        return any(map(in_memory, source))
+    return isinstance(source, (pa.RecordBatch, pa.Table)) or _is_pandas(source) or _is_polars(source)
+
+
+def _is_pandas(source: Any) -> bool:
+    return _package(source) == "pandas" and hasattr(source, "columns")
+
+
+def _is_polars(source: Any) -> bool:
+    return _package(source) == "polars" and hasattr(source, "to_arrow")
+
+
+def _package(source: Any) -> str:
+    return type(source).__module__.partition(".")[0]
+
+
+def _is_list(source: Any) -> bool:
+    """Whether it is a list of sources; of paths, it is one source."""
+    return isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source)
+
+
 def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-    yield from table.select(list(columns)).to_batches(_ROWS)
+    yield from project(table, columns).to_batches(_ROWS)
+
+
+def _of_all(several: Sequence[FitRows]) -> FitRows:
+    """The rows of all, with the columns that each of them has."""
+    first, *others = several
+    common = [item for item in first.schema if all(item.name in each.schema.names for each in others)]
+
+    def tables(columns: Sequence[str]) -> Generator[pa.Table | pa.RecordBatch]:
+        for each in several:
+            yield from each.tables(columns)
+
+    totals = [each.total for each in several if each.total is not None]
+    total = sum(totals) if len(totals) == len(several) else None
+    return FitRows(pa.schema(common), tables, total, " ".join(each.mark for each in several))
 
 
 def table_of(source: Any) -> pa.Table | None:
@@ -91,9 +136,11 @@ def table_of(source: Any) -> pa.Table | None:
         return pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
         return source
-    kind = type(source).__module__.partition(".")[0]
-    if kind == "pandas" and hasattr(source, "columns"):
-        return pa.Table.from_pandas(source, preserve_index=False)
-    if kind == "polars" and hasattr(source, "to_arrow"):
+    if _is_pandas(source):
+        try:
+            return pa.Table.from_pandas(source, preserve_index=False)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UnsupportedTypeError(f"fit(DataFrame): drop or convert a column: {'. '.join(error.args)}.") from error
+    if _is_polars(source):
         return source.to_arrow()
     return None

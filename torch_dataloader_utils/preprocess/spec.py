@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.by_column import ALL, TYPES, Leaves
@@ -20,9 +21,6 @@ from torch_dataloader_utils.preprocess.transforms import (
 )
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import plain
-
-if TYPE_CHECKING:
-    pass
 
 Chain: TypeAlias = tuple[ColumnTransform, ...]
 Key: TypeAlias = str | tuple[str, ...]
@@ -49,6 +47,12 @@ class OutputSpec:
     chain: Chain
 
     @property
+    def where(self) -> str:
+        """The output and its columns, for errors."""
+        columns = ", ".join(map(repr, self.columns))
+        return f"output {self.name!r} of column{'s' if len(self.columns) > 1 else ''} {columns}"
+
+    @property
     def numeric(self) -> bool:
         """Whether its values are computed with as float64."""
         return any(link.numeric for link in self.chain)
@@ -73,17 +77,24 @@ def entries_of(spec: Any) -> Entries:
         crosses = [link for chain in made.values() for link in chain if isinstance(link, Cross)]
         if isinstance(columns, str) and len(crosses) == 1 and crosses[0].columns is not None and len(made) == 1:
             name, columns = columns, tuple(crosses[0].columns)
-            made = {name: (crosses[0].replace(columns=None),)}
+            made = {name: (*(link for link in next(iter(made.values()))[:-1]), crosses[0].replace(columns=None))}
+        if any(cross.columns is not None for cross in crosses) and not isinstance(key, str):
+            raise OptionError(f"Preprocess: {shown(key)}: the key names the columns of Cross: leave columns= out.")
         if isinstance(columns, tuple) and (len(columns) < 2 or any(len(c) > 1 for c in made.values()) or not crosses):
             raise OptionError(f"Preprocess: {shown(key)}: several columns take Cross(Hash(n)) or Cross(Categorize()).")
         if isinstance(columns, str) and crosses:
             raise OptionError(
                 f"Preprocess: {shown(key)}: Cross takes several columns: give a tuple of names as the key."
             )
-        if columns in found:
+        if set(made) & set(found.get(columns, ())):
             raise OptionError(f"Preprocess: {shown(key)} is given twice.")
-        found[columns] = made
+        found[columns] = {**found.get(columns, {}), **made}
     return found
+
+
+def named_in(entries: Entries) -> list[str]:
+    """The names in the keys of entries."""
+    return [name for key in entries for name in ([key] if isinstance(key, str) else key)]
 
 
 def _is_names(columns: Any) -> bool:
@@ -117,6 +128,10 @@ def _chain(where: str, given: Any) -> Chain:
     for link in made[:-1]:
         if link.ends:
             raise OptionError(f"{where}: {link!r} ends a chain: nothing can follow it.")
+    if len(made) > 1 and isinstance(made[-1], (Keep, Drop, DateParts)):
+        raise OptionError(f"{where}: {made[-1]!r} stands alone: nothing can come before it.")
+    if sum(isinstance(link, Impute) and link.indicator for link in made) > 1:
+        raise OptionError(f"{where}: one Impute of a chain can have indicator=True.")
     return tuple(made)
 
 
@@ -138,6 +153,7 @@ def outputs_of(
     given = {key: key for key in entries if isinstance(key, str)}
     leaves = Leaves(given, columns)
     of_column = {column: found[0] for column in columns if (found := leaves.of(column, types[column])) is not None}
+    named = {*of_column, *(name for key in entries if isinstance(key, tuple) for name in key)}
     missing: list[str] = []
     made: list[OutputSpec] = []
     for key, chains in entries.items():
@@ -147,10 +163,8 @@ def outputs_of(
             own: list[tuple[str, ...]] = [key]
         else:
             matched = [column for column in columns if of_column.get(column) == key]
-            if not matched and key in TYPES:
-                raise OptionError(f"Preprocess: no column has the type {key!r}, or others entries name all that do.")
-            if not matched and key != ALL and not set(key) & set("*?["):
-                missing.append(key)
+            if not matched:
+                missing += _unmatched(key, columns, types)
             names, own = matched, [(column,) for column in matched]
         for column, each in zip(names, own, strict=True):
             for name, chain in chains.items():
@@ -161,9 +175,20 @@ def outputs_of(
             f"no columns {sorted(set(missing))}, which the Preprocess names: the columns are {list(columns)}."
         )
     if others == "keep":
-        made += [OutputSpec(name, (name,), (Keep(),)) for name in columns if name not in of_column]
+        made += [OutputSpec(name, (name,), (Keep(),)) for name in columns if name not in named]
     _check_names(made)
     return made
+
+
+def _unmatched(key: str, columns: Sequence[str], types: Mapping[str, Sequence[str]]) -> list[str]:
+    """The column that is missing for an entry that gives nothing: none, if other entries name all that it could."""
+    is_pattern = bool(set(key) & set("*?["))
+    if key == ALL or any(key in types[name] or (is_pattern and fnmatchcase(name, key)) for name in columns):
+        return []
+    if key in TYPES or is_pattern:
+        what = f"matches {key!r}" if is_pattern else f"has the type {key!r}"
+        raise OptionError(f"Preprocess: no column {what}: the columns are {list(columns)}.")
+    return [key]
 
 
 def _check_names(outputs: Sequence[OutputSpec]) -> None:
@@ -197,29 +222,25 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
         UnsupportedTypeError: a transform does not work on the kind of a column.
         OptionError: a value to impute is of another kind.
     """
-    last, kind = output.chain[-1], kinds[0]
-    of = f"output {output.name!r}"
+    last, kind, of = output.chain[-1], kinds[0], output.where
     if isinstance(last, Keep) and len(output.chain) == 1:
         return
     for column, each in zip(output.columns, kinds, strict=True):
         if output.numeric and each.values != "number":
             link = next(link for link in output.chain if link.numeric)
             raise UnsupportedTypeError(
-                f"{of}: {link!r} computes with numbers, but column {column!r} holds {each.text}. "
-                f"{_instead(each.values)}"
+                f"{of}: {link!r} computes with numbers, but the column holds {each.text}. {_instead(each.values)}"
             )
         if isinstance(last, IdTransform) and not output.numeric and each.values not in _OF_IDS:
             raise UnsupportedTypeError(f"{of}: {last!r} makes no ids of column {column!r}, which holds {each.text}.")
         if isinstance(last, Cross) and each.nested:
             raise UnsupportedTypeError(f"{of}: Cross takes no lists, but column {column!r} holds {each.text}.")
     if isinstance(last, DateParts) and (kind.values not in _OF_TIMES or kind.nested):
-        raise UnsupportedTypeError(
-            f"{of}: {last!r} takes dates and times, but column {output.columns[0]!r} holds {kind.text}."
-        )
+        raise UnsupportedTypeError(f"{of}: {last!r} takes dates and times, but the column holds {kind.text}.")
     if isinstance(last, DateParts) and last.zone is not None and kind.values != "zoned":
         raise OptionError(
-            f"{of}: zone={last.zone!r} converts instants, but column {output.columns[0]!r} holds {kind.text}: leave "
-            "zone out, and its wall clock is taken."
+            f"{of}: zone={last.zone!r} converts instants, but the column holds {kind.text}: leave zone out, and its "
+            "wall clock is taken."
         )
     for link in output.chain:
         if isinstance(link, Impute) and link.value is not None:
@@ -231,7 +252,7 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
 def _check_imputed(of: str, link: Impute, output: OutputSpec, kind: str) -> None:
     expected = {"number": (int, float, bool), "text": (str,), "bytes": (bytes,)}.get(kind)
     if expected is not None and not isinstance(link.value, expected):
-        raise OptionError(f"{of}: {link!r}: column {output.columns[0]!r} holds {kind}.")
+        raise OptionError(f"{of}: {link!r}: the column holds {kind}.")
 
 
 def _instead(kind: str) -> str:

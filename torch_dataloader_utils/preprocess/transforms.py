@@ -7,6 +7,7 @@ float, which is an IEEE double, too. Each is fitted on what the transforms befor
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess.log1p import log1p, one_log1p
+from torch_dataloader_utils.preprocess.zones import zone_named
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Check, Value, flag, maybe, one_of, setting, values, whole
 
@@ -26,6 +29,7 @@ F64: TypeAlias = npt.NDArray[np.float64]
 I64: TypeAlias = npt.NDArray[np.int64]
 Fitted: TypeAlias = Mapping[str, Any]  # what a transform learned: plain values, and a `Vocabulary`
 
+_LARGE = 2.0**900  # far from where a float64 added to another one is infinite
 STRATEGIES = ("mean", "median", "most_frequent")
 PARTS: dict[str, tuple[int, int]] = {  # the least value of each, and how many there are
     "hour": (0, 24),
@@ -43,11 +47,16 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
 def _finite(value: Any) -> bool:
     return _number(value) and math.isfinite(value)
 
 
 _bound = maybe(values("a number", lambda value: _number(value) and not math.isnan(value)))
+_a_name = values("a name", _is_name)
 _finite_number = values("a finite number", _finite)
 _positive = values("a number above 0", lambda value: _finite(value) and value > 0)
 _given = values("a value", lambda value: value is not None)
@@ -146,24 +155,22 @@ class Standardize(NumberTransform):
         moments = seen.moments()
         return {
             "mean": moments.mean if self.center else 0.0,
-            "std": (moments.std(self.ddof) or 1.0) if self.scale else 1.0,
+            "std": _width(moments.std(self.ddof)) if self.scale else 1.0,
         }
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        np.subtract(x, fitted["mean"], out=x)
-        np.divide(x, fitted["std"], out=x)
+        _shift_and_divide(x, fitted["mean"], fitted["std"])
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        mean, std = fitted["mean"], fitted["std"]
-        return lambda x: (x - mean) / std
+        return _shifted_and_divided(fitted["mean"], fitted["std"])
 
 
 class MinMax(NumberTransform):
     """Linear, so that the least number becomes `low` and the greatest `high`; a constant column becomes `low`.
 
-    NumberStatistics beyond those of the fit are extrapolated, unless `clip`.
+    Numbers beyond those of the fit are extrapolated, unless `clip`. The ends are exact.
     """
 
     low: float = setting(default=0.0, check=_finite_number, doc="what the least number becomes", kw_only=False)
@@ -174,8 +181,8 @@ class MinMax(NumberTransform):
 
     def check(self) -> None:
         """Check that there is a range."""
-        if self.low >= self.high:
-            raise OptionError(f"MinMax({self.low}, {self.high}): expected low < high.")
+        if self.low >= self.high or not math.isfinite(self.high - self.low):
+            raise OptionError(f"MinMax({self.low}, {self.high}): expected low < high, with a finite distance.")
 
     @property
     def learned(self) -> Mapping[str, Check]:
@@ -189,25 +196,37 @@ class MinMax(NumberTransform):
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        least, width, unit = _range_of(fitted["least"], fitted["greatest"])
+        least, width, unit = range_of(fitted["least"], fitted["greatest"])
         if unit != 1.0:
             np.multiply(x, unit, out=x)
         np.subtract(x, least, out=x)
         np.divide(x, width, out=x)
-        np.multiply(x, self.high - self.low, out=x)
-        np.add(x, self.low, out=x)
+        low, high, spread, least_from_high = self.onto()
+        from_high = x >= least_from_high if least_from_high < math.inf else None
+        upper = None if from_high is None else high - spread * (1.0 - x[from_high])
+        np.multiply(x, spread, out=x)
+        np.add(x, low, out=x)
+        if from_high is not None:
+            x[from_high] = upper
         if self.clip:
-            np.clip(x, self.low, self.high, out=x)
+            np.clip(x, low, high, out=x)
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        least, width, unit = _range_of(fitted["least"], fitted["greatest"])
-        low, high, spread = self.low, self.high, self.high - self.low
+        least, width, unit = range_of(fitted["least"], fitted["greatest"])
+        low, high, spread, from_high = self.onto()
 
         def scaled(x: float) -> float:
-            return (x * unit - least) / width * spread + low
+            part = (x * unit - least) / width
+            return high - spread * (1.0 - part) if part >= from_high else part * spread + low
 
         return (lambda x: _clipped(scaled(x), low, high)) if self.clip else scaled
+
+    def onto(self) -> tuple[float, float, float, float]:
+        """The ends, their distance, and the share from which one counts back from `high`, so that 1 becomes it."""
+        low, high = self.low + 0.0, self.high + 0.0  # no -0.0
+        spread = high - low
+        return low, high, spread, 0.5 if spread + low != high else math.inf
 
 
 class Robust(NumberTransform):
@@ -231,17 +250,15 @@ class Robust(NumberTransform):
     def learn(self, seen: NumberStatistics) -> dict[str, float]:
         """The median, and the distance."""
         low, median, high = seen.quantiles((self.low, 0.5, self.high))
-        return {"median": median, "range": (high - low) or 1.0}
+        return {"median": median, "range": _width(high - low)}
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        np.subtract(x, fitted["median"], out=x)
-        np.divide(x, fitted["range"], out=x)
+        _shift_and_divide(x, fitted["median"], fitted["range"])
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        median, width = fitted["median"], fitted["range"]
-        return lambda x: (x - median) / width
+        return _shifted_and_divided(fitted["median"], fitted["range"])
 
 
 class Log1p(NumberTransform):
@@ -253,21 +270,17 @@ class Log1p(NumberTransform):
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        # Not at the top, because one row is computed without pyarrow.
-        from torch_dataloader_utils.late_imports import as_arrow, pc
-
-        # By Arrow, which calls libm as `math.log1p` does: numpy's vectors differ in the last bit (numpy#23523).
         if not self.signed:
-            x[:] = pc.log1p(as_arrow(x)).to_numpy()
+            x[:] = log1p(x)
             return
-        negative = np.signbit(x)
+        negative = x < 0
         np.abs(x, out=x)
-        x[:] = pc.log1p(as_arrow(x)).to_numpy()
+        x[:] = log1p(x)
         np.negative(x, out=x, where=negative)
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        return _signed_log1p if self.signed else _log1p
+        return (lambda x: -one_log1p(-x) if x < 0 else one_log1p(x)) if self.signed else one_log1p
 
 
 class Clip(NumberTransform):
@@ -304,20 +317,22 @@ class Clip(NumberTransform):
         low, high = seen.quantiles(self.quantiles)
         return {"low": low, "high": high}
 
-    def _bounds(self, fitted: Fitted) -> tuple[float, float]:
+    def bounds_of(self, fitted: Fitted) -> tuple[float, float]:
+        """The bounds, given or learned; infinite for none."""
         low, high = fitted.get("low", self.low), fitted.get("high", self.high)
         return -math.inf if low is None else low + 0.0, math.inf if high is None else high + 0.0
 
     def apply(self, x: F64, fitted: Fitted) -> None:
         """See `NumberTransform`."""
-        low, high = self._bounds(fitted)
+        low, high = self.bounds_of(fitted)
         np.maximum(x, low, out=x)
         np.minimum(x, high, out=x)
+        np.add(x, 0.0, out=x)  # which of 0.0 and -0.0 is the greater depends on the machine
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
-        low, high = self._bounds(fitted)
-        return lambda x: _clipped(x, low, high)
+        low, high = self.bounds_of(fitted)
+        return lambda x: _clipped(x, low, high) + 0.0
 
 
 class Impute(ColumnTransform):
@@ -358,6 +373,14 @@ class Impute(ColumnTransform):
         """The statistics that it learns from."""
         found = {"mean": "moments", "median": "grid", "most_frequent": "counts"}
         return frozenset() if self.strategy is None else frozenset({found[self.strategy]})
+
+    def fill_of(self, fitted: Fitted) -> Any:
+        """The value in place of missing ones, given or learned."""
+        return fitted["value"] if self.strategy is not None else self.value
+
+    def number_of(self, fitted: Fitted) -> float:
+        """The same as a number."""
+        return float(self.fill_of(fitted)) + 0.0
 
 
 class IdTransform(ColumnTransform):
@@ -481,6 +504,16 @@ class Cross(IdTransform):
             vars(self)["of"] = IdTransform.from_dict(self.of)
         if type(self.of) not in (Hash, Categorize) or getattr(self.of, "values", None) is not None:
             raise OptionError(f"Cross({shown(self.of)}): expected Hash(n), or Categorize() without values.")
+        if isinstance(self.of, Categorize) and self.of.nulls == "category":
+            raise OptionError(
+                "Cross(Categorize(nulls='category')): a row with a null in some of the columns has an id of its own "
+                "already, and one with nulls in all of them is 0."
+            )
+        columns = self.columns
+        if columns is not None and (
+            isinstance(columns, str) or len(set(columns)) < max(2, len(columns)) or not all(map(_is_name, columns))
+        ):
+            raise OptionError(f"Cross(columns={shown(columns)}): expected a list of at least two different names.")
 
     @property
     def learned(self) -> Mapping[str, Check]:
@@ -504,7 +537,7 @@ class DateParts(ColumnTransform):
 
     parts: Sequence[str] = setting(doc="the parts", kw_only=False)
     cyclic: bool = setting(default=False, check=flag, doc="sine and cosine of each part")
-    zone: str | None = setting(default=None, doc="the zone to which instants are converted")
+    zone: str | None = setting(default=None, check=maybe(_a_name), doc="the zone to which instants are converted")
 
     ends = True
     numeric = False
@@ -521,6 +554,8 @@ class DateParts(ColumnTransform):
         if not parts or any(part not in known for part in parts) or len(set(parts)) < len(parts):
             raise OptionError(f"DateParts({shown(list(parts))}): expected different ones of {known}.")
         vars(self)["parts"] = parts
+        if self.zone is not None:
+            zone_named(self.zone)
 
 
 class Keep(ColumnTransform):
@@ -537,7 +572,34 @@ class Drop(ColumnTransform):
     numeric = False
 
 
-def _range_of(least: float, greatest: float) -> tuple[float, float, float]:
+def _width(found: float) -> float:
+    """What to divide by: 1 for 0, and no more than float64 holds."""
+    return min(found, sys.float_info.max) or 1.0
+
+
+def unit_of(center: float, width: float) -> float:
+    """What numbers are multiplied by, so that none of their distances to a center is infinite: nearly always 1."""
+    return 1.0 if max(abs(center), width) < _LARGE else 0.25
+
+
+def _shift_and_divide(x: F64, center: float, width: float) -> None:
+    """Overwrite numbers with (x - center) / width."""
+    unit = unit_of(center, width)
+    if unit != 1.0:
+        np.multiply(x, unit, out=x)
+    np.subtract(x, center * unit, out=x)
+    np.divide(x, width * unit, out=x)
+
+
+def _shifted_and_divided(center: float, width: float) -> Callable[[float], float]:
+    unit = unit_of(center, width)
+    if unit == 1.0:
+        return lambda x: (x - center) / width
+    center, width = center * unit, width * unit
+    return lambda x: (x * unit - center) / width
+
+
+def range_of(least: float, greatest: float) -> tuple[float, float, float]:
     """The least number and the distance to the greatest, after multiplying by a unit: 1, or 1/2 if it is infinite."""
     unit = 1.0 if math.isfinite(greatest - least) else 0.5
     return least * unit, (greatest * unit - least * unit) or 1.0, unit
@@ -546,14 +608,6 @@ def _range_of(least: float, greatest: float) -> tuple[float, float, float]:
 def _clipped(x: float, low: float, high: float) -> float:
     """As numpy does: NaN stays."""
     return low if x < low else high if x > high else x
-
-
-def _log1p(x: float) -> float:
-    return math.log1p(x) if x > -1 else -math.inf if x == -1 else math.nan
-
-
-def _signed_log1p(x: float) -> float:
-    return math.copysign(math.log1p(abs(x)), x) if x == x else x
 
 
 def is_id(transform: ColumnTransform) -> bool:

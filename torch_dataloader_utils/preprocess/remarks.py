@@ -1,0 +1,35 @@
+"""What a fit says of columns in the log: one line for all columns of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from torch_dataloader_utils.printing import listed
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.preprocess.scan import Learning
+
+Remark: TypeAlias = Literal["infinite", "empty", "undefined", "large"]
+
+LARGE = 1_000_000  # values of a vocabulary
+
+_TEXTS: Mapping[Remark, str] = {
+    "infinite": "fit: infinite numbers of {} are left out of what is learned, and stay infinite. Put Clip(low, high) "
+    "before to give them a value.",
+    "empty": "fit: nothing can be learned of {}, where all values are missing or infinite: means, medians and fills "
+    "are 0 or empty, deviations 1, vocabularies and bounds empty.",
+    "undefined": "fit: Log1p makes NaN of the numbers below -1 of {}. Log1p(signed=True) takes them.",
+    "large": "fit: the vocabularies of {} have more than 1,000,000 values. max_size= and min_count= of Categorize keep "
+    "fewer, and Hash(n) needs none.",
+}
+
+
+def lines_of(outputs: Sequence[Learning]) -> list[str]:
+    """The lines for what outputs remarked."""
+    lines = []
+    for remark in get_args(Remark):
+        columns = dict.fromkeys(name for each in outputs if remark in each.remarks for name in each.output.columns)
+        if columns:
+            lines.append(_TEXTS[remark].format(listed(map(repr, columns))))
+    return lines
