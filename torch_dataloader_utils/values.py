@@ -385,13 +385,13 @@ class Value:
         """How it is made, as Python, with these texts of its fields by name; those that are secret are left out."""
         items = [(self.fields[name], item) for name, item in self.given().items() if not self.fields[name].secret]
         # Only the first may be given by position: the others would take its place if it is left out.
-        first = next(iter(self.fields), None)
+        first = next((name for name, field in self.fields.items() if field.by_position), None)
         texts = [f"{'' if field.name == first else f'{field.name}='}{show(field.name, item)}" for field, item in items]
         return f"{type(self).__name__}({', '.join(texts)})"
 
     def short(self) -> str:
         """How it can be given to an option: its first field alone, if that says all; else its repr."""
-        given, first = self.given(), next(iter(self.fields), None)
+        given, first = self.given(), next((name for name, field in self.fields.items() if field.by_position), None)
         return printable(_repr(given[first])) if first is not None and list(given) == [first] else repr(self)
 
     @property

@@ -107,5 +107,33 @@ def index(
     return _later("index", check=check)
 
 
-for command in (schema, describe, plan, head, verify, bench, index):
+def stats(
+    footers: Annotated[
+        bool, typer.Option("--footers", help="Show what the footers of Parquet files say; read no rows.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the statistics as a page with histograms.")
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option("--spec", metavar="FILE", help="Write the proposed spec as YAML, for tdu fit.")
+    ] = None,
+) -> Run:
+    """Show what the columns hold: missing and different values, ends, means, quantiles, histograms, and a spec."""
+    return _later("stats", footers=footers, html=html, spec=spec)
+
+
+def fit(
+    spec: Annotated[
+        Path, typer.Option("--spec", metavar="FILE", help="A YAML or JSON file: a transform or a list, by column.")
+    ],
+    out: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The JSON file to write.")],
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="float32|float64", help="The dtype of computed numbers.")
+    ] = "float32",
+) -> Run:
+    """Fit a Preprocess on the rows, and save it."""
+    return _later("fit", spec=spec, out=out, dtype=dtype)
+
+
+for command in (schema, stats, fit, describe, plan, head, verify, bench, index):
     add_command(app, command)

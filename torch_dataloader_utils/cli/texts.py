@@ -89,8 +89,12 @@ def imported(text: str, name: str) -> Any:
         ) from error
 
 
-def config_of(path: Path) -> dict[str, Any]:
+def config_of(path: Path, expected: str = "keywords of create_dataloader, each with its value") -> dict[str, Any]:
     """The mapping in a YAML or JSON file.
+
+    Args:
+        path: of the file.
+        expected: what it maps, for errors.
 
     Raises:
         OptionError: it cannot be read, or holds something else. The message does not show the content.
@@ -105,5 +109,5 @@ def config_of(path: Path) -> dict[str, Any]:
         why = error.strerror if isinstance(error, OSError) else "it is not YAML or JSON"
         raise OptionError(f"{path}{line}: {why}.") from None
     if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
-        raise OptionError(f"{path}: expected keywords of create_dataloader, each with its value.")
+        raise OptionError(f"{path}: expected {expected}.")
     return dict(content)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from inspect import signature
 from numbers import Integral
 from operator import index
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import torch
@@ -59,6 +60,9 @@ from torch_dataloader_utils.redaction import printable, redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_files
 from torch_dataloader_utils.storage.waiting import limited
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.preprocess.column_statistics import Statistics
 
 
 def epoch_number(epoch: Any) -> int:
@@ -380,6 +384,25 @@ class LoaderDataset(IterableDataset[Any]):
         epoch, name, planner = self._shown(epoch), type(self).__name__, self._passes.planner
         data = page_data(name, self._source, self._options, planner, epoch, self._of_source)
         return write_page(path, page_of(data))
+
+    def statistics(self, columns: Sequence[str] | None = None, *, footers: bool = False) -> Statistics:
+        """What the columns hold: missing and different values, ends, means, quantiles. Reads all rows, of all ranks.
+
+        Rows are those that the filters, subset, fraction and limit choose, before `transform`.
+
+        Args:
+            columns: those to count; None for all.
+            footers: whether to take what the footers of Parquet files say, without reading rows.
+
+        Raises:
+            ColumnNotFoundError: there are no such columns; it names all of them.
+            EmptyDatasetError: there are no rows.
+            OptionError: footers do not describe these rows; or this is a combination or a copy.
+        """
+        # Late, and by name: a loader knows no feature before it is asked for.
+        counting = import_module("torch_dataloader_utils.preprocess.statistics")
+        found: Statistics = counting.statistics(self, columns=columns, footers=footers)
+        return found
 
     def shard_size(self, rank: int | None = None, epoch: int | None = None) -> int | None:
         """The number of rows of a rank in an epoch (without repeats), or None if known only after reading."""

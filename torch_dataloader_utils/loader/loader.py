@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, overload
 
@@ -35,6 +35,9 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.storage import usable_cores
+
+if TYPE_CHECKING:
+    from torch_dataloader_utils.preprocess.column_statistics import Statistics
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -228,6 +231,10 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def plan_page(self, path: str | os.PathLike[str], epoch: int | None = None) -> Path:
         """Write the plan as a web page (see `LoaderDataset.plan_page`). Returns the path."""
         return self.dataset.plan_page(path, epoch)
+
+    def statistics(self, columns: Sequence[str] | None = None, *, footers: bool = False) -> Statistics:
+        """What the columns hold; reads all rows, of all ranks (see `LoaderDataset.statistics`)."""
+        return self.dataset.statistics(columns, footers=footers)
 
     def verdict(self) -> Verdict | None:
         """What limited the speed of the last complete pass, and what to change; None before it."""

@@ -105,31 +105,37 @@ def page_of(data: Mapping[str, Any]) -> str:
     return _PLACE.sub(lambda place: parts[place[1]], _asset("template.html"))
 
 
-def write_page(path: str | os.PathLike[str], html: str) -> Path:
+def write_page(path: str | os.PathLike[str], html: str, call: str = "plan_page", example: str = "plan.html") -> Path:
     """Write a page, replacing the file if it exists. Returns the path.
+
+    Args:
+        path: of the file.
+        html: the page.
+        call: which writes it, for errors.
+        example: of a name, likewise.
 
     Raises:
         OptionError: the path is a folder, lies in a folder that does not exist, or cannot be written.
     """
     try:
         place = Path(path)
-        _check_place(place)
+        _check_place(place, call, example)
         place.write_text(html, encoding="utf-8")
     except OptionError:
         raise
     except Exception as error:  # of the disk, or because this is no path
         raise OptionError(
-            f"plan_page({shown(path)}): it cannot be written: {type(error).__name__}. Pass the path of a file, such as "
-            "plan.html."
+            f"{call}({shown(path)}): it cannot be written: {type(error).__name__}. Pass the path of a file, such as "
+            f"{example}."
         ) from error
     return place
 
 
-def _check_place(place: Path) -> None:
+def _check_place(place: Path, call: str, example: str) -> None:
     if place.is_dir():
-        raise OptionError(f"plan_page({str(place)!r}): this is a folder: pass a file in it, such as plan.html.")
+        raise OptionError(f"{call}({str(place)!r}): this is a folder: pass a file in it, such as {example}.")
     if not place.parent.is_dir():
-        raise OptionError(f"plan_page({str(place)!r}): there is no folder {str(place.parent)!r}: create it first.")
+        raise OptionError(f"{call}({str(place)!r}): there is no folder {str(place.parent)!r}: create it first.")
 
 
 def name_of(data: Mapping[str, Any]) -> str:

@@ -16,7 +16,14 @@ from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.options.keywords import parse_stream
 from torch_dataloader_utils.preprocess.ranks import join
 from torch_dataloader_utils.preprocess.scan import FitScan
-from torch_dataloader_utils.preprocess.sources import OF_FIT, FitRows, dataset_of, in_memory, rows_of
+from torch_dataloader_utils.preprocess.sources import (
+    OF_FIT,
+    FitRows,
+    given_dataset,
+    in_memory,
+    options_of_rows,
+    rows_of,
+)
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharing_of
@@ -40,16 +47,19 @@ def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str
     began, number = perf_counter(), 0
     own = parse_stream(None, {name: options[name] for name in OF_FIT if name in options})
     sharers = _sharers(own, source)
+    given = given_dataset(source)
+    # A loader that shows its progress shows this, too.
+    progress = progress_of(own if given is None or own.worker.show_progress else passes_of(given).options)
     sharing = sharing_of(sharers, "put together what they counted", "fitting")
     with sharing.failing_together():
-        rows = rows_of(source, options, sharing.rank, sharing.num_ranks)
+        rows = rows_of(source, options_of_rows(source, options), "fit", sharing.rank, sharing.num_ranks)
         scan = first(rows.schema)
     following: FitScan | None = scan if scan.columns else None
     while following is not None:
         scan, number = following, number + 1
         with closing(scan):  # no temporary files are left, however it ends
             with sharing.failing_together():
-                _count(scan, rows, progress_of(own), number)
+                _count(scan, rows, progress, number)
             join(scan, sharers, sharing, f"{rows.mark} {scan.mark}")
             following = scan.finish()
     _LOG.info("fitted on %s in %.1f s: %s", plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
@@ -63,7 +73,7 @@ def _sharers(own: Options, source: Any) -> Sharers:
     """
     from torch_dataloader_utils import __version__  # the root is complete only after this module is loaded
 
-    dataset = dataset_of(source)
+    dataset = given_dataset(source)
     shard = own.shard if dataset is None or _named(own) else passes_of(dataset).options.shard
     if in_memory(source) and not _named(own):
         return Sharers()

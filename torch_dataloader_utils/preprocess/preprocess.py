@@ -157,9 +157,10 @@ class Preprocess(DeclaredTransform):
         import pyarrow as pa
 
         from torch_dataloader_utils.preprocess.scans import scans_of
-        from torch_dataloader_utils.preprocess.sources import rows_of
+        from torch_dataloader_utils.preprocess.sources import options_of_rows, rows_of
 
-        schema = source if isinstance(source, pa.Schema) else rows_of(source, options).schema
+        known = isinstance(source, pa.Schema)
+        schema = source if known else rows_of(source, options_of_rows(source, options), "scans").schema
         return scans_of([output.output for output in self.scan(schema).outputs])
 
     def fit(

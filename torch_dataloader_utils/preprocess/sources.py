@@ -21,7 +21,7 @@ from torch_dataloader_utils.schemas.columns import project
 OF_FIT = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
 _ROWS = 65_536  # at a time
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
-_READ: Mapping[str, Any] = {"transform": None, "batch_size": _ROWS, "num_workers": None}
+READ: Mapping[str, Any] = {"transform": None, "batch_size": _ROWS, "num_workers": None}
 
 
 @dataclass(frozen=True)
@@ -41,56 +41,82 @@ class FitRows:
     mark: str
 
 
-def rows_of(source: Any, options: Mapping[str, Any], part: int = 0, parts: int = 1) -> FitRows:
+def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: int = 0, parts: int = 1) -> FitRows:
     """The rows of a source, or of a list of sources.
 
     Args:
         source: as of `stream`, a loader, a dataset, or rows in memory: these are one part.
-        options: of a fit: keywords of `stream`.
+        options: keywords of `stream`.
+        call: which reads them, for errors.
         part: which part of the rows.
         parts: the number of parts.
 
     Raises:
-        OptionError: it is none, or is in memory and takes no options.
+        OptionError: it is none, or takes no options.
         UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
-    if _is_list(source):
-        return _of_all([rows_of(each, options, part, parts) for each in source])
-    chosen = {name: value for name, value in options.items() if name not in OF_FIT}
+    if _several(source):
+        return _of_all([rows_of(each, options, call, part, parts) for each in source])
     table = table_of(source)
     if table is not None:
-        if chosen:
-            raise OptionError(f"fit(..., {', '.join(chosen)}=): rows in memory take no options: filter them before.")
+        if options:
+            raise OptionError(
+                f"{call}(..., {', '.join(options)}=): rows in memory take no options: filter them before."
+            )
         return FitRows(table.schema, partial(_batches, table), table.num_rows, "")
-    dataset = dataset_of(source)
-    if dataset is None:
-        waits = {name: options[name] for name in options if name == "timeout"}
-        dataset = stream(source, **{"output_format": "arrow", **chosen, **waits, "num_ranks": 1, "rank": 0}).dataset
-    elif chosen:
-        raise OptionError(f"fit(loader, {', '.join(chosen)}=): the loader says which rows it reads: replace() it.")
+    dataset = dataset_of(source, options, call)
+    assert dataset is not None
 
     def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-        with closing(part_of(as_stored(dataset, {**_READ, "columns": list(columns)}, "fit()"), part, parts)) as stored:
-            if passes_of(stored).source.splits:
-                yield from stored
+        stored = as_stored(dataset, {**READ, "columns": list(columns)}, f"{call}()")
+        with closing(part_of(stored, part, parts)) as own:
+            if passes_of(own).source.splits:
+                yield from own
 
-    stored = as_stored(dataset, _READ, "fit()")
-    seen = passes_of(part_of(stored, part, parts)).source
-    return FitRows(stored.schema, tables, seen.splits.rows if seen.exact else None, data_digest(stored))
+    stored = as_stored(dataset, READ, f"{call}()")
+    return FitRows(stored.schema, tables, known_rows(part_of(stored, part, parts)), data_digest(stored))
 
 
-def dataset_of(source: Any) -> LoaderDataset | None:
+def known_rows(dataset: LoaderDataset) -> int | None:
+    """How many rows will be read, if that is known before."""
+    source = passes_of(dataset).source
+    return source.splits.rows if source.exact else None
+
+
+def options_of_rows(source: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of a fit, those that say which rows of a source are read, and how long to wait for them."""
+    waits = not in_memory(source) and given_dataset(source) is None
+    return {name: value for name, value in options.items() if name not in OF_FIT or (waits and name == "timeout")}
+
+
+def given_dataset(source: Any) -> LoaderDataset | None:
     """The dataset of a loader, or itself; of a list, the first; None if there is none."""
     if isinstance(source, StructuredLoader):
         return source.dataset
-    if _is_list(source):
-        return next(filter(None, map(dataset_of, source)), None)
+    if _several(source):
+        return next(filter(None, map(given_dataset, source)), None)
     return source if isinstance(source, LoaderDataset) else None
+
+
+def dataset_of(source: Any, options: Mapping[str, Any], call: str) -> LoaderDataset | None:
+    """The dataset of a source; None for rows in memory, and for a list of sources.
+
+    Raises:
+        OptionError: it is none, or takes no options.
+    """
+    if _several(source) or in_memory(source):
+        return None
+    dataset = given_dataset(source)
+    if dataset is None:
+        return stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+    if options:
+        raise OptionError(f"{call}(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
+    return dataset
 
 
 def in_memory(source: Any) -> bool:
     """Whether rows, or those of a source in a list, are in memory; converts none."""
-    if _is_list(source):
+    if _several(source):
         return any(map(in_memory, source))
     return isinstance(source, (pa.RecordBatch, pa.Table)) or _is_pandas(source) or _is_polars(source)
 
@@ -107,8 +133,8 @@ def _package(source: Any) -> str:
     return type(source).__module__.partition(".")[0]
 
 
-def _is_list(source: Any) -> bool:
-    """Whether it is a list of sources; of paths, it is one source."""
+def _several(source: Any) -> bool:
+    """Whether it is a list of sources, and not one of paths."""
     return isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source)
 
 
