@@ -80,6 +80,11 @@ class OutputSpec:
         """The columns that it is fitted on."""
         return self.columns if self.target is None else (*self.columns, self.target.target, *self.fold_columns)
 
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """Those of the data."""
+        return tuple(name for name in self.fitted_columns if name != PLACE)
+
 
 def entries_of(spec: Any) -> Entries:
     """The entries of a spec.
@@ -123,7 +128,7 @@ def named_in(entries: Entries) -> list[str]:
 def read_in(entries: Entries) -> list[str]:
     """The names in the keys of entries, and of the columns that targets and folds are made of."""
     outputs = [OutputSpec("", (), chain) for chains in entries.values() for chain in chains.values()]
-    return [*named_in(entries), *(name for each in outputs for name in each.fitted_columns if name != PLACE)]
+    return [*named_in(entries), *(name for each in outputs for name in each.read_columns)]
 
 
 def _is_names(columns: Any) -> bool:
@@ -200,7 +205,7 @@ def outputs_of(
                 if not isinstance(chain[0], Drop):
                     output = OutputSpec(column if name is None else name, each, chain)
                     made.append(output)
-                    missing += {*output.fitted_columns} - {*types, *each, PLACE}
+                    missing += {*output.read_columns} - {*types, *each}
     if missing:
         raise ColumnNotFoundError(
             f"no columns {sorted(set(missing))}, which the Preprocess names: the columns are {list(columns)}."
