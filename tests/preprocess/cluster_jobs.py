@@ -27,6 +27,7 @@ from torch_dataloader_utils.preprocess import (
     Preprocess,
     Robust,
     Standardize,
+    TargetEncode,
 )
 from torch_dataloader_utils.preprocess import ranks as module
 from torch_dataloader_utils.preprocess.grid import Grid
@@ -36,13 +37,22 @@ GRID = 1024  # cells: few rows need a second scan
 SPEC: dict[Any, Any] = {
     "x": [Clip(quantiles=(0.01, 0.99)), Standardize()],  # two scans
     "y": {"y": [Impute("median", indicator=True), Robust()], "y_bucket": Bucketize(quantiles=5)},
-    "few": {"few": [Impute("most_frequent"), Standardize()], "few_id": Categorize(nulls="category")},
-    "text": {"text": Categorize(min_count=3), "filled": [Impute("most_frequent"), Categorize(max_size=20)]},
+    "few": {
+        "few": [Impute("most_frequent"), Standardize()],
+        "few_id": Categorize(nulls="category"),
+        "rate": [Impute("most_frequent"), TargetEncode("label", by="id")],
+    },
+    "text": {
+        "text": Categorize(min_count=3),
+        "filled": [Impute("most_frequent"), Categorize(max_size=20)],
+        "mean": TargetEncode("y", by=["id", "few"], folds=3),
+    },
     "id": Categorize(min_count=2, max_size=500, order="value"),
     ("text", "few"): Cross(Categorize(max_size=50)),
     "tags": Categorize(),
-    "label": Keep(),
+    "label": Keep(classes=True),
 }
+PLACED: dict[Any, Any] = {"text": {"mean": TargetEncode("y")}}  # folds by the places of rows
 
 
 def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
@@ -65,7 +75,12 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
         Grid.limit = limit
     counts = {name: prep.counts(name) for name in ("id", "text") if name in prep.outputs}
     said = [line for line in lines if line.startswith("fitted on")]
-    return {"digest": prep.digest, "text": repr(prep), "counts": counts, "said": said}
+    found = {"digest": prep.digest, "text": repr(prep), "counts": counts, "said": said}
+    if "label" in prep.outputs:
+        found["classes"] = list(map(list, prep.class_counts("label").items()))
+    if "mean" in prep.outputs:
+        found["trained"] = prep.for_training().mark
+    return found
 
 
 def same(data: str) -> dict[str, Any]:
@@ -74,6 +89,7 @@ def same(data: str) -> dict[str, Any]:
     found = {
         "path": fitted(data),
         "filtered": fitted(data, filters=[("label", "==", 1)]),
+        "placed": fitted(data, PLACED),
         "group": fitted(data, ranks=group),
         "loader": fitted(stream(data, batch_size=10, output_format="arrow")),
         "table": fitted(pq.read_table(data)),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.distributed.launching import run_ranks
-from tests.preprocess.cluster_jobs import fitted
+from tests.preprocess.cluster_jobs import PLACED, fitted
 
 JOBS = Path(__file__).with_name("cluster_jobs.py")
 ROWS = 6000
@@ -46,13 +46,14 @@ def ran(scenario: str, data: Path, out: Path, ranks: int) -> list[dict[str, Any]
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_ranks_find_what_one_machine_finds(data: Path, tmp_path: Path, ranks: int) -> None:
     alone, filtered = fitted(str(data)), fitted(str(data), filters=[("label", "==", 1)])
+    others = {"filtered": filtered, "placed": fitted(str(data), PLACED)}
     assert alone["digest"] != filtered["digest"]
     assert alone["said"][0].endswith("2 scans")
     for found in ran("same", data, tmp_path, ranks):
         for way, each in found.items():
-            want = filtered if way == "filtered" else alone
+            want = others.get(way, alone)
             assert {**each, "said": 0} == {**want, "said": 0}, way
-            assert each["said"][0].endswith("2 scans")
+            assert each["said"][0].endswith("1 scan" if way == "placed" else "2 scans")
 
 
 @pytest.mark.slow

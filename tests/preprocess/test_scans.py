@@ -34,6 +34,7 @@ from torch_dataloader_utils.preprocess import (
     Preprocess,
     Robust,
     Standardize,
+    TargetEncode,
 )
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.scan import FitScan
@@ -136,6 +137,10 @@ def test_a_second_scan_is_said_and_explained(tmp_path: Path) -> None:
     behind_a_fill = Preprocess({"x": [Clip(quantiles=(0.1, 0.9)), Impute("median"), Robust()]})
     assert merged(behind_a_fill, rows(), [])[1] == behind_a_fill.scans(rows().schema).most == 2
     assert repr(Preprocess({"x": Standardize()}).scans(rows().schema)) == "<at most 1 scan\n  1: x>"
+    target = Preprocess({"text": [Impute("most_frequent"), TargetEncode("x", by="few")]})
+    assert merged(target, rows(), [])[1] == target.scans(rows().schema).most == 2
+    assert target.scans(rows().schema).columns == (("text", "x", "few"),) * 2
+    assert Preprocess({"text": TargetEncode("x")}).scans(rows().schema).columns == (("text", "x"),)
 
 
 @pytest.mark.usefixtures("small_grid")
