@@ -152,12 +152,10 @@ class Planner:
     def report(self, epoch: int, position: int) -> RankReport:
         """What this rank is about to do, for comparison; `position` is a digest of its position in the epoch."""
         world = self.world
-        return RankReport(
-            world.rank, world.num_ranks, epoch, self._data_digest, self._options_digest, position=position
-        )
+        return RankReport(world.rank, world.num_ranks, epoch, self.data_digest, self._options_digest, position=position)
 
     @cached_property
-    def _data_digest(self) -> int:
+    def data_digest(self) -> int:
         """Digest of the splits: files by size and rows (paths may differ between hosts), row ranges, and the filter."""
         lines = (
             f"{split.file.file_size} {split.file.record_count} {split.row_range} {split.segments}"

@@ -9,7 +9,8 @@ from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import GOOD, Output, Result, Screen
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.plan_page.page import write_page
-from torch_dataloader_utils.preprocess.statistics import Statistics, known_rows, statistics
+from torch_dataloader_utils.preprocess.sources import known_rows
+from torch_dataloader_utils.preprocess.statistics import Statistics, statistics
 from torch_dataloader_utils.preprocess.statistics_text import NUMBERS, remark_lines, table, title
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,6 +41,27 @@ def gathered_objects(part: object, peers: Peers, step: Step) -> list[Any]:
             parts = _gathered(padded, group, wait)
             objects = [item for part, size in zip(parts, sizes, strict=True) for item in _unpacked(part[:size])]
     return objects
+
+
+def swapped_objects(parts: Sequence[object], peers: Peers, step: Step) -> list[Any]:
+    """What all peers have for this process, in the order of `members`, once they are about to take the same step.
+
+    Args:
+        parts: what this process has for each peer.
+        peers: the processes.
+        step: as for all of them.
+    """
+    own = peers.members.index(initialized_distributed().get_rank())
+    held: list[tuple[int, int, Any]] = [(own, to, part) for to, part in enumerate(parts)]  # from, to, what
+    with _taking_part(meet(peers, step)) as wait:
+        # Along one dimension of the mesh after another: each brings everything to the right coordinate in it.
+        below = len(peers.members)
+        for group in peers.groups:
+            size = initialized_distributed().get_world_size(group)
+            below //= size
+            bundles = [_packed([item for item in held if item[1] // below % size == at]) for at in range(size)]
+            held = [item for bundle in _swapped(bundles, group, wait) for item in _unpacked(bundle)]
+    return [what for _, _, what in sorted(held, key=lambda item: item[0])]
 
 
 def sent_by_first(value: object, peers: Peers, step: Step) -> Any:
@@ -124,6 +145,18 @@ def _gathered(tensor: torch.Tensor, group: Any, wait: Callable[[Any], None]) -> 
     parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
     wait(dist.all_gather(parts, tensor, group=group, async_op=True))
     return [part.cpu() for part in parts]
+
+
+def _swapped(parts: Sequence[torch.Tensor], group: Any, wait: Callable[[Any], None]) -> list[torch.Tensor]:
+    """The bytes that the members of a group have for this process; `parts` are those for each of them."""
+    dist = initialized_distributed()
+    own = [len(part) for part in parts]
+    table = torch.stack(_gathered(torch.tensor(own), group, wait))
+    others = table[:, dist.get_rank(group)].tolist()
+    data = torch.cat(list(parts)).to(_device(dist, group))
+    got = torch.empty(sum(others), dtype=torch.uint8, device=data.device)
+    wait(dist.all_to_all_single(got, data, others, own, group=group, async_op=True))
+    return list(torch.split(got.cpu(), others))
 
 
 def _packed(value: object) -> torch.Tensor:

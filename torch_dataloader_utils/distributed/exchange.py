@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -68,6 +68,23 @@ class Sharers:
             return parts
 
         return exchanged
+
+    def swap(self, parts: Sequence[object], does: str) -> list[Any]:
+        """What each process has for this one, by process. A collective.
+
+        Args:
+            parts: what this process has for each of them. A string is what went wrong here: give it to all.
+            does: what all are about to do, in words.
+        """
+        if self.peers is None:
+            return list(parts)
+        from torch_dataloader_utils.distributed.collectives import swapped_objects  # where torch runs already
+
+        with self._together():
+            got = swapped_objects(parts, self.peers, self._step(does))
+        if any(isinstance(each, str) for each in got):
+            expect_failure(self.peers.members)
+        return got
 
     def sent(self, value: object, peers: Peers, does: str) -> Any:
         """The object of the first process, on all."""

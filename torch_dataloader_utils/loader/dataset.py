@@ -214,6 +214,11 @@ class LoaderDataset(IterableDataset[Any]):
         options = parse_rows(self._chosen, self._options, changes)
         return self._reopened(options, same_rows=not changes.keys() & SELECTS)
 
+    def _part(self, part: int, parts: int) -> LoaderDataset:
+        source = self._source
+        # Of the base: it reads this snapshot of a table, and follows none.
+        return LoaderDataset(replace(source, splits=source.splits.every(parts, part)), self._options)
+
     def _reopened(self, options: Options, *, same_rows: bool) -> LoaderDataset:
         """Another dataset of what was listed.
 
@@ -574,6 +579,16 @@ def as_stored(dataset: LoaderDataset, changes: Mapping[str, Any], asked: str) ->
 def rows_of_dataset(dataset: LoaderDataset) -> RowsRead:
     """Which rows a dataset reads."""
     return rows_read(dataset._source.files, dataset._options)
+
+
+def part_of(dataset: LoaderDataset, part: int, parts: int) -> LoaderDataset:
+    """A dataset of a part of the rows: every so many splits, from split `part` on. No split is in two parts."""
+    return dataset._part(part, parts)
+
+
+def data_digest(dataset: LoaderDataset) -> str:
+    """A digest of its files and rows, of how they are split, and of the filter; paths may differ between machines."""
+    return f"{dataset._passes.planner.data_digest:016x}"
 
 
 def steps_of(dataset: LoaderDataset) -> int | None:

@@ -118,6 +118,12 @@ class Splits(Sequence[Split]):
                 segments = None if first == UNKNOWN else (first, last)
                 yield Split(self.files[file].info, rows, segments, size, number)
 
+    def every(self, step: int, first: int) -> Splits:
+        """Every so many of the splits, from number `first` on."""
+        some = slice(first, None, step)
+        rows = self.start[some], self.stop[some]
+        return Splits(self.files, self.file[some], self.first[some], self.last[some], *rows, self.sizes[some])
+
     @cached_property
     def counted(self) -> npt.NDArray[np.bool_]:
         """Whether the number of plan rows of each split is known, shape [splits]."""

@@ -8,8 +8,9 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir
 from typing import Any, Literal, Self, TypeAlias
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -183,8 +184,17 @@ class ValueCounts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy is made of; values in files are read."""
-        tables = [_table(tally, self.type) for tally in self._tallies()]
+        tables = [_table(tally, self.type) for tally in self._tallies() if len(tally[1])]
         return ValueCounts.from_tables, (self.type, tables, self.missing, self.memory)
+
+    def empty(self) -> ValueCounts:
+        """Another one of these values, that has counted nothing."""
+        return ValueCounts(self.type, self.memory)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its values, in memory and in files."""
+        return sum(partition.size for partition in self.settled()._partitions)
 
     def close(self) -> None:
         """Remove the temporary folder; values that were in it cannot be read any more."""
@@ -246,8 +256,11 @@ class ValueCounts:
         """The temporary folder."""
         with self._lock:
             if self._folder is None:
-                self._folder = Path(mkdtemp(prefix="tdu-counts-"))
-                self._removal = weakref.finalize(self, _remove, self._folder, os.getpid())
+                folder = Path(gettempdir(), f"tdu-counts-{uuid4().hex}")
+                # Before there is one, so that an interrupt leaves none.
+                self._removal = weakref.finalize(self, _remove, folder, os.getpid())
+                folder.mkdir(mode=0o700)
+                self._folder = folder
             return self._folder
 
     def _tallies(self, chosen: slice = slice(None)) -> Iterator[Tally]:
@@ -278,6 +291,11 @@ class _ValuePartition:
     def rows(self) -> int:
         """Number of values once they are settled."""
         return self._rows + sum(rows for _, rows in self._files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all values."""
+        return self.nbytes + sum(path.stat().st_size for path, _ in self._files)
 
     def append(self, tally: Tally) -> None:
         """Add counts; values may occur several times."""

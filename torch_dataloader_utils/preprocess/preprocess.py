@@ -6,11 +6,11 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from torch_dataloader_utils.preprocess.module import PreprocessModule
     from torch_dataloader_utils.preprocess.scan import FitScan
+    from torch_dataloader_utils.preprocess.scans import Scans
 
 _MEMORY = 2 << 30  # bytes
 
@@ -113,8 +114,16 @@ class Preprocess(DeclaredTransform):
     def scan(self, schema: pa.Schema, *, memory: int | str = _MEMORY) -> FitScan:
         """The first scan of rows of this schema, for a fit that another program runs, such as Spark or Ray.
 
-        Give rows to `add`, `merge` the scans of all parts of the rows, then call `finish`: it returns the next scan, if
-        one is needed. Of the last one, `learned` takes over what it has learned.
+        Each task counts some of the rows in a `part`, all parts are merged, and what they counted is learned:
+
+        ```python
+        scan = prep.scan(schema)
+        while scan is not None:
+            for part in parts_of(scan.part()):  # each: part.add(batch) for its batches; parts pickle
+                scan.merge(part)
+            last, scan = scan, scan.finish()  # None, or another scan: of `prep.scans(schema)` at most
+        prep.learned(last)
+        ```
 
         Args:
             schema: of the rows.
@@ -151,46 +160,74 @@ class Preprocess(DeclaredTransform):
         Raises:
             OptionError: it is not finished.
         """
-        if not all(output.done for output in scan.outputs):
+        if scan.is_part or not all(output.done for output in scan.outputs):
             raise OptionError(
-                "this scan is not finished: call finish(), and give the rows to the scan that it returns."
+                "this scan is not finished: merge all parts in one that is none, call its finish(), and give the rows "
+                "to the scan that it returns."
             )
         outputs = tuple(output.made(self._dtype) for output in scan.outputs)
         check_names([name for each in outputs for name in each.names])
         self._fit = _Fit(outputs, scan.rows, self._dtype)
         return self
 
-    def fit(self, source: Any, *, memory: int | str = _MEMORY, **options: Any) -> Self:
+    def scans(self, source: Any, **options: Any) -> Scans:
+        """How often a fit reads the rows, at most, and why; reads no rows.
+
+        Args:
+            source: as of `fit`, or an Arrow schema.
+            **options: as of `fit`.
+
+        Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
+            UnsupportedTypeError: a transform does not work on a column's type.
+        """
+        import pyarrow as pa
+
+        from torch_dataloader_utils.preprocess.scans import scans_of
+        from torch_dataloader_utils.preprocess.sources import options_of_rows, rows_of
+
+        known = isinstance(source, pa.Schema)
+        schema = source if known else rows_of(source, options_of_rows(source, options), "scans").schema
+        return scans_of([output.output for output in self.scan(schema).outputs])
+
+    def fit(
+        self,
+        source: Any,
+        *,
+        memory: int | str = _MEMORY,
+        show_progress: bool | Literal["all"] = False,
+        **options: Any,
+    ) -> Self:
         """Learn what the transforms need of the rows of a source; returns self.
 
-        The result has the same bits for any files, row groups, threads and order of rows.
+        The result has the same bits for any files, row groups, threads, order of rows and number of processes.
+
+        Where torch.distributed is initialised, its processes share the rows of files and tables, and all learn of all
+        of them: each must call this. Rows in memory are taken to be the same in all; with `ranks`, each has a part. A
+        process that fits alone passes `num_ranks=1, rank=0`.
 
         Args:
             source: as of `stream`; or a loader or dataset, with its filters, subset and snapshot; or an Arrow table, or
                 a pandas or polars DataFrame.
             memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
-            **options: keywords of `stream` that say which rows are read, such as `filters` or `subset`.
+            show_progress: whether to show a bar; "all": on all ranks.
+            **options: keywords of `stream` that say which rows are read, such as `filters` or `subset`; `num_ranks`,
+                `rank`, `ranks`: which processes share the rows; `timeout`: seconds to wait for the others.
 
         Raises:
             EmptyDatasetError: there are no rows.
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a transform does not work on a column's type.
+            WorkerError: another process failed; says why.
+            PlanMismatchError: the processes have different specs or data, or one does not arrive in time.
         """
-        from torch_dataloader_utils.preprocess.sources import rows_of
+        from torch_dataloader_utils.preprocess.fitting import fit
 
-        rows = rows_of(source, options)
-        scan = self.scan(rows.schema, memory=memory)
-        following: FitScan | None = scan if scan.columns else None
-        while following is not None:
-            scan = following
-            for table in rows.tables(scan.columns):
-                scan.add(table)
-            if not scan.rows:
-                raise EmptyDatasetError("fit: there are no rows to learn from.")
-            following = scan.finish()
+        first = partial(self.scan, memory=memory)
+        scan, read = fit(first, source, {**options, "show_progress": show_progress})
         self.learned(scan)
         if self._fitted.encodes_targets:
-            self._fit = replace(self._fitted, seen=SeenRows.of(rows.read()))
+            self._fit = replace(self._fitted, seen=SeenRows.of(read))
         return self
 
     # What was fitted.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import copy
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.chains import (
@@ -57,6 +59,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Log1p,
     NumberTransform,
 )
+from torch_dataloader_utils.printing import listed
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -95,13 +98,17 @@ class Learning:
         """The links that have learned, and what."""
         return list(zip(self.output.chain, self.learned, strict=False))
 
+    @property
+    def _pending(self) -> Sequence[ColumnTransform]:
+        return self.output.chain[len(self.learned) :]
+
     def begin(self) -> None:
         """Count nothing yet, for a new scan."""
         needs = wanted(self.output.chain, len(self.learned))
         if self.output.numeric:
             self.numbers = NumberStatistics.none(needs)
         if "counts" in needs:
-            first = next(link for link in self.output.chain[len(self.learned) :] if "counts" in link.needs)
+            first = next(link for link in self._pending if "counts" in link.needs)
             floats = self.output.numeric or pt.is_floating(self._value_type)
             self._by_bits = floats and isinstance(first, Impute)
             of_hashes = isinstance(self.output.chain[-1], Cross)
@@ -181,10 +188,34 @@ class Learning:
         if self.targets is not None and other.targets is not None:
             self.targets.merge(other.targets)
 
+    def decisive(self, counts: ValueCounts) -> list[pa.Table]:
+        """Of the counts of some values: those that decide what is learned once all values are counted."""
+        last = self.output.chain[-1]
+        of = last.of if isinstance(last, Cross) else Categorize() if isinstance(last, Keep) else last
+        values, numbers = counts.kept(max_size=1)  # the one that Impute("most_frequent") looks for
+        if isinstance(of, Categorize) and of.values is None and not self._by_bits:
+            # The mean or median takes the place of the missing ones: any value may become frequent.
+            any_value = any(isinstance(link, Impute) and link.strategy in ("mean", "median") for link in self._pending)
+            kept = counts.kept() if any_value else counts.kept(of.min_count, of.max_size)
+            values, numbers = kept if len(kept[1]) else (values, numbers)
+        return [pa.table([values, as_arrow(numbers)], ["value", "count"])]
+
+    def without_values(self) -> Learning:
+        """The same without the values counted."""
+        made = copy(self)
+        made.counts, made.learned, made.remarks = None, [*self.learned], {*self.remarks}
+        return made
+
     def finish(self) -> None:
         """Let as many links learn as what was counted allows."""
         self._learn()
+        self.close()
         self.numbers = self.counts = self.targets = None
+
+    def close(self) -> None:
+        """Remove the temporary files, if there are some."""
+        if self.counts is not None:
+            self.counts.close()
 
     def _learn(self) -> None:
         numbers = self.numbers
@@ -354,11 +385,16 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
         scans += 1
         if scans > 1:
             why.append(f"{chain[place]!r} is fitted on what {chain[place - 1]!r} makes")
-        known = set(wanted(chain, place))
+        known, moved = set(wanted(chain, place)), False
         while place < len(chain) and chain[place].needs <= known:
             link = chain[place]
             if isinstance(link, NumberTransform):
                 known &= {"grid"} if link.monotone else set()
+                moved = True
+            elif isinstance(link, Impute) and moved:
+                known = set()  # where the fill lies among the values counted before is not known
+            elif isinstance(link, Impute) and any(each.numeric for each in chain):
+                known -= link.needs & {"counts"}  # of numbers that need not be whole: no categories
             place += 1
     return scans, why
 
@@ -416,65 +452,108 @@ def zero_of(type_: pa.DataType) -> Any:
 class FitScan:
     """One scan of the rows: counts what transforms learn from. Several, of parts of the rows, merge in any order.
 
-    One thread adds to it at a time: threads have a scan each.
+    It pickles, with all values that it has counted: those in temporary files are read for that. One thread at a time
+    adds to it: threads have a part each.
 
     Attributes:
-        columns: that it reads.
+        outputs: what each output has learned, and what is counted for it.
         rows: how many it has counted.
+        is_part: whether it knows nothing of outputs that need no more scans, so that all is learned elsewhere.
     """
 
     def __init__(self, outputs: Sequence[Learning]) -> None:
-        self.outputs = tuple(outputs)
+        self.outputs, self.is_part = tuple(outputs), False
         self.rows = 0
-        for output in self._counting:
+        for output in self.counting.values():
             output.begin()
 
     @property
-    def _counting(self) -> list[Learning]:
-        return [output for output in self.outputs if not output.done]
+    def counting(self) -> dict[int, Learning]:
+        """The outputs for which it counts, by their places."""
+        return {place: output for place, output in enumerate(self.outputs) if not output.done}
 
     @property
     def columns(self) -> list[str]:
         """The columns that it reads; `PLACE` among them, if folds are decided by rows' places."""
-        return list(dict.fromkeys(name for output in self._counting for name in output.output.fitted_columns))
+        return list(dict.fromkeys(name for output in self.counting.values() for name in output.output.fitted_columns))
+
+    @property
+    def mark(self) -> str:
+        """A digest of what it counts: only scans of one mark merge."""
+        state = blake2b(digest_size=8)
+        for output in self.counting.values():
+            known = (output.output, [column_type(type_).text for type_ in output.types], output.learned)
+            state.update(repr(known).encode("utf-8", "surrogatepass"))
+        return state.hexdigest()
+
+    def part(self) -> FitScan:
+        """A scan that has counted nothing, for a part of the rows, and knows only what it needs: small to send."""
+        made = copy(self)
+        made.rows, made.is_part = 0, True
+        made.outputs = tuple(output.without_values() for output in self.counting.values())
+        for output in made.outputs:
+            output.begin()
+        return made
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Count rows, which have at least `columns`.
 
         Raises:
+            ColumnNotFoundError: columns are missing; it names all of them.
             OptionError: folds are decided by rows' places, and these have none.
+            UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
         """
+        found = {name: column_of(rows, name) for name in self.columns}
+        missing = [name for name, column in found.items() if column is None]
+        if PLACE in missing and rows.num_rows:
+            raise without_places([output.output for output in self.counting.values()])
+        if missing and missing != [PLACE]:
+            raise ColumnNotFoundError(
+                f"these rows have no column {listed(map(repr, missing))}: the scan needs {list(found)}, and there "
+                f"are {rows.schema.names}."
+            )
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
-        if PLACE in self.columns and PLACE not in rows.schema.names:
-            raise without_places([output.output for output in self._counting])
-        columns = {name: self._column(rows, name) for name in self.columns}
-        for output in self._counting:
+        columns = {name: whole(column) for name, column in found.items()}
+        for output in self.counting.values():
             output.add([columns[name] for name in output.output.fitted_columns])
 
-    @staticmethod
-    def _column(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-        found = column_of(rows, name)
-        if found is None:
-            raise ColumnNotFoundError(f"no column {name!r}, which this scan reads: there are {rows.schema.names}.")
-        return whole(found)
-
     def merge(self, other: FitScan) -> None:
-        """Count what a scan of other rows has counted, too."""
+        """Count what a scan of other rows has counted, too; that one stays as it is.
+
+        Raises:
+            OptionError: it counts something else: the spec, the schema or the number of the scan is another one.
+        """
+        if self.mark != other.mark:
+            raise OptionError(
+                "scans that count different things cannot be merged: make each by part() of one scan, or by scan() of "
+                "one spec and schema; and finish() only the one in which all are merged."
+            )
         self.rows += other.rows
-        for own, others in zip(self.outputs, other.outputs, strict=True):
+        for own, others in zip(self.counting.values(), other.counting.values(), strict=True):
             own.merge(others)
 
     def finish(self) -> FitScan | None:
-        """Let transforms learn; returns the scan that is needed next, or None."""
-        for output in self._counting:
+        """Let transforms learn; returns the scan that is needed next, or None.
+
+        Raises:
+            EmptyDatasetError: there are no rows.
+        """
+        if self.counting and not self.rows:
+            raise EmptyDatasetError("fit: there are no rows to learn from.")
+        for output in self.counting.values():
             output.finish()
-        if self._counting:
+        if self.counting:
             return FitScan(self.outputs)
         for line in lines_of(self.outputs):
             _LOG.warning("%s", line)
         return None
+
+    def close(self) -> None:
+        """Remove the temporary files, if there are some: nothing more can be learned then."""
+        for output in self.outputs:
+            output.close()
 
 
 def _as_known(array: pa.Array, type_: pa.DataType) -> pa.Array:

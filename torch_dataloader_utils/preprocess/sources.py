@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -12,73 +13,84 @@ import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
-from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, rows_of_dataset
+from torch_dataloader_utils.loader.dataset import (
+    LoaderDataset,
+    as_stored,
+    data_digest,
+    part_of,
+    passes_of,
+    rows_of_dataset,
+)
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.columns import with_fields
 from torch_dataloader_utils.schemas.columns import project
 
+# Keywords of `stream` that do not say which rows are read.
+OF_FIT = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
+_ROWS = 65_536  # at a time
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
-READ: Mapping[str, Any] = {"transform": None, "batch_size": 65_536, "num_workers": None}
+READ: Mapping[str, Any] = {"transform": None, "batch_size": _ROWS, "num_workers": None}
 
 
 @dataclass(frozen=True)
 class FitRows:
-    """Rows that can be scanned several times.
+    """Rows that can be scanned several times: those of a source, or this process's part of them.
 
     Attributes:
         schema: of all columns.
         tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
+        total: how many rows there are; None if known only after reading.
+        mark: a digest of what all processes that share the scans must see.
         read: which rows of files were read.
     """
 
     schema: pa.Schema
-    tables: Callable[[Sequence[str]], Iterator[pa.Table | pa.RecordBatch]]
+    tables: Callable[[Sequence[str]], Generator[pa.Table | pa.RecordBatch]]
+    total: int | None
+    mark: str
     read: Callable[[], Sequence[RowsRead]] = tuple
 
 
-def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit") -> FitRows:
+def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: int = 0, parts: int = 1) -> FitRows:
     """The rows of a source, or of a list of sources.
 
     Args:
-        source: the source.
+        source: as of `stream`, a loader, a dataset, or rows in memory: these are one part.
         options: keywords of `stream`.
         call: which reads them, for errors.
+        part: which part of the rows.
+        parts: the number of parts.
 
     Raises:
         OptionError: it is none, or takes no options.
         UnsupportedTypeError: a DataFrame has a column that Arrow cannot hold.
     """
     if _several(source):
-        return _of_all([rows_of(each, options, call) for each in source])
+        return _of_all([rows_of(each, options, call, part, parts) for each in source])
     table = table_of(source)
     if table is not None:
         if options:
             raise OptionError(
                 f"{call}(..., {', '.join(options)}=): rows in memory take no options: filter them before."
             )
-        return FitRows(table.schema, lambda columns: iter(_selected(table, columns).to_batches(65_536)))
+        return FitRows(table.schema, partial(_batches, table), table.num_rows, "")
     dataset = dataset_of(source, options, call)
     assert dataset is not None
-
     read: list[RowsRead] = []
 
-    def tables(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
         # Only a transform is given the places of rows.
         how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
         stored = as_stored(dataset, {**READ, **how}, f"{call}()")
         read.append(rows_of_dataset(stored))
-        try:
-            yield from stored
-        finally:
-            stored.close()
+        with closing(part_of(stored, part, parts)) as own:
+            if passes_of(own).source.splits:
+                yield from own
 
-    return FitRows(as_stored(dataset, READ, f"{call}()").schema, tables, lambda: read[-1:])
-
-
-def _selected(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """These columns, without those that rows in memory do not have: who counts them tells what is missing."""
-    return project(table, [name for name in columns if name != PLACE])
+    stored = as_stored(dataset, READ, f"{call}()")
+    total = known_rows(part_of(stored, part, parts))
+    return FitRows(stored.schema, tables, total, data_digest(stored), lambda: read[-1:])
 
 
 @dataclass(frozen=True)
@@ -102,21 +114,60 @@ class PlacedRows(DeclaredTransform):
         return with_fields(rows, self.columns).select(list(self.columns))
 
 
+def known_rows(dataset: LoaderDataset) -> int | None:
+    """How many rows will be read, if that is known before."""
+    source = passes_of(dataset).source
+    return source.splits.rows if source.exact else None
+
+
+def options_of_rows(source: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of a fit, those that say which rows of a source are read, and how long to wait for them."""
+    waits = not in_memory(source) and given_dataset(source) is None
+    return {name: value for name, value in options.items() if name not in OF_FIT or (waits and name == "timeout")}
+
+
+def given_dataset(source: Any) -> LoaderDataset | None:
+    """The dataset of a loader, or itself; of a list, the first; None if there is none."""
+    if isinstance(source, StructuredLoader):
+        return source.dataset
+    if _several(source):
+        return next(filter(None, map(given_dataset, source)), None)
+    return source if isinstance(source, LoaderDataset) else None
+
+
 def dataset_of(source: Any, options: Mapping[str, Any], call: str) -> LoaderDataset | None:
     """The dataset of a source; None for rows in memory, and for a list of sources.
 
     Raises:
         OptionError: it is none, or takes no options.
     """
-    if isinstance(source, (StructuredLoader, LoaderDataset)):
-        if options:
-            raise OptionError(
-                f"{call}(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it."
-            )
-        return source.dataset if isinstance(source, StructuredLoader) else source
-    if _several(source) or table_of(source) is not None:
+    if _several(source) or in_memory(source):
         return None
-    return stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+    dataset = given_dataset(source)
+    if dataset is None:
+        return stream(source, **{"num_ranks": 1, "rank": 0, "output_format": "arrow", **options}).dataset
+    if options:
+        raise OptionError(f"{call}(loader, {', '.join(options)}=): the loader says which rows it reads: replace() it.")
+    return dataset
+
+
+def in_memory(source: Any) -> bool:
+    """Whether rows, or those of a source in a list, are in memory; converts none."""
+    if _several(source):
+        return any(map(in_memory, source))
+    return isinstance(source, (pa.RecordBatch, pa.Table)) or _is_pandas(source) or _is_polars(source)
+
+
+def _is_pandas(source: Any) -> bool:
+    return _package(source) == "pandas" and hasattr(source, "columns")
+
+
+def _is_polars(source: Any) -> bool:
+    return _package(source) == "polars" and hasattr(source, "to_arrow")
+
+
+def _package(source: Any) -> str:
+    return type(source).__module__.partition(".")[0]
 
 
 def _several(source: Any) -> bool:
@@ -124,15 +175,26 @@ def _several(source: Any) -> bool:
     return isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source)
 
 
+def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
+    """Some rows at a time, without places, which rows in memory do not have: who counts them tells what is missing."""
+    yield from project(table, [name for name in columns if name != PLACE]).to_batches(_ROWS)
+
+
 def _of_all(several: Sequence[FitRows]) -> FitRows:
     """The rows of all, with the columns that each of them has."""
     first, *others = several
     common = [item for item in first.schema if all(item.name in each.schema.names for each in others)]
-    return FitRows(
-        pa.schema(common),
-        lambda columns: chain.from_iterable(each.tables(columns) for each in several),
-        lambda: [rows for each in several for rows in each.read()],
-    )
+
+    def tables(columns: Sequence[str]) -> Generator[pa.Table | pa.RecordBatch]:
+        for each in several:
+            yield from each.tables(columns)
+
+    def read() -> list[RowsRead]:
+        return [rows for each in several for rows in each.read()]
+
+    totals = [each.total for each in several if each.total is not None]
+    total = sum(totals) if len(totals) == len(several) else None
+    return FitRows(pa.schema(common), tables, total, " ".join(each.mark for each in several), read)
 
 
 def table_of(source: Any) -> pa.Table | None:
@@ -141,12 +203,11 @@ def table_of(source: Any) -> pa.Table | None:
         return pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
         return source
-    kind = type(source).__module__.partition(".")[0]
-    if kind == "pandas" and hasattr(source, "columns"):
+    if _is_pandas(source):
         try:
             return pa.Table.from_pandas(source, preserve_index=False)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise UnsupportedTypeError(f"fit(DataFrame): drop or convert a column: {'. '.join(error.args)}.") from error
-    if kind == "polars" and hasattr(source, "to_arrow"):
+    if _is_polars(source):
         return source.to_arrow()
     return None

@@ -17,7 +17,7 @@ from torch_dataloader_utils.preprocess.column_scan import StatisticsScan
 from torch_dataloader_utils.preprocess.column_statistics import ColumnStatistics, Histogram, Statistics, statistics_of
 from torch_dataloader_utils.preprocess.columns import types_by_name
 from torch_dataloader_utils.preprocess.footer_statistics import footer_statistics
-from torch_dataloader_utils.preprocess.sources import dataset_of, rows_of
+from torch_dataloader_utils.preprocess.sources import dataset_of, known_rows, rows_of
 from torch_dataloader_utils.printing import shortened
 from torch_dataloader_utils.redaction import redacted
 from torch_dataloader_utils.storage.cores import usable_cores
@@ -98,9 +98,3 @@ def _advancing(
     passes = passes_of(dataset)
     with progress_of(passes.options).over(known_rows(dataset), "counting values", "rows") as shown:
         yield shown.advance
-
-
-def known_rows(dataset: LoaderDataset) -> int | None:
-    """How many rows will be read, if that is known before."""
-    source = passes_of(dataset).source
-    return source.splits.rows if source.exact else None

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -62,17 +62,19 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How ranks share a row count scan: each scans files `[rank::num_ranks]`.
+    """How ranks share a scan: each scans files `[rank::num_ranks]`.
 
     Attributes:
         rank: this process's rank among those that share the work.
         num_ranks: how many share the work.
         exchange: a collective; None for a single process.
+        work: what they do, for errors.
     """
 
     rank: int = 0
     num_ranks: int = 1
     exchange: Exchange | None = None
+    work: str = "creating its loader"
 
     @contextmanager
     def failing_together(self) -> Iterator[None]:
@@ -81,7 +83,8 @@ class Sharing:
             yield
         except Exception as error:
             if self.exchange is not None:
-                self.exchange(f"{type(error).__name__}: {error}")
+                with suppress(PlanMismatchError):  # this error matters more
+                    self.exchange(f"{type(error).__name__}: {error}")
             raise
 
     def gathered(self, part: T) -> list[T]:
@@ -93,7 +96,7 @@ class Sharing:
         answers = [part] if self.exchange is None else self.exchange(part)
         failed = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if isinstance(answer, str)]
         if failed:
-            raise WorkerError(f"another rank failed while creating its loader: {'; '.join(failed)}")
+            raise WorkerError(f"another rank failed while {self.work}: {'; '.join(failed)}")
         return answers
 
     def joined(self, counts: RowCounts) -> RowCounts:

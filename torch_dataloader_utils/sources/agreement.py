@@ -22,16 +22,17 @@ def shares_work(options: Options) -> bool:
     return asks_scan(options) or options.read.manifest is not None or options.read.on_error == "skip"
 
 
-def sharing_of(sharers: Sharers, does: str) -> Sharing:
+def sharing_of(sharers: Sharers, does: str, work: str = Sharing.work) -> Sharing:
     """How these ranks share work on files.
 
     Args:
         sharers: the ranks.
         does: what they do when it is done, in words.
+        work: what it is, in words.
     """
     if sharers.peers is None:
         return Sharing()
-    return Sharing(sharers.index, len(sharers.peers.members), sharers.exchange(does))
+    return Sharing(sharers.index, len(sharers.peers.members), sharers.exchange(does), work)
 
 
 def asks_scan(options: Options) -> bool:
