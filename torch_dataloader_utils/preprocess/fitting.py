@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from torch_dataloader_utils.distributed.exchange import Sharers, sharers_among
 from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.options.keywords import parse_stream
+from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.preprocess.ranks import join
 from torch_dataloader_utils.preprocess.scan import FitScan
 from torch_dataloader_utils.preprocess.sources import (

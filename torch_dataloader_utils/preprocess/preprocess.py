@@ -226,7 +226,7 @@ class Preprocess(DeclaredTransform):
         scan, rows = fit(partial(self.scan, memory=memory), source, {**options, "show_progress": show_progress})
         self.learned(scan)
         if self._fitted.encodes_targets:
-            self._fit = replace(self._fitted, seen=SeenRows.of(rows.read()))
+            self._fit = replace(self._fitted, seen=SeenRows.of(read))
         return self
 
     # What was fitted.

@@ -500,6 +500,7 @@ class FitScan:
 
         Raises:
             ColumnNotFoundError: columns are missing; it names all of them.
+            OptionError: folds are decided by rows' places, and these have none.
             UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
             OptionError: folds are decided by rows' places, and these have none.
         """

@@ -189,6 +189,9 @@ def _of_all(several: Sequence[FitRows]) -> FitRows:
         for each in several:
             yield from each.tables(columns)
 
+    def read() -> list[RowsRead]:
+        return [rows for each in several for rows in each.read()]
+
     totals = [each.total for each in several if each.total is not None]
     total = sum(totals) if len(totals) == len(several) else None
     mark = " ".join(each.mark for each in several)
