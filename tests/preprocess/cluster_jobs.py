@@ -78,8 +78,6 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
         counts["label"] = list(map(list, prep.class_counts("label").items()))
     said = [line for line in lines if line.startswith("fitted on")]
     found = {"digest": prep.digest, "text": repr(prep), "counts": counts, "said": said}
-    if "label" in prep.outputs:
-        found["classes"] = list(map(list, prep.class_counts("label").items()))
     if "mean" in prep.outputs:
         found["trained"] = prep.for_training().mark
     return found

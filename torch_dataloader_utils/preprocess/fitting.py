@@ -32,8 +32,10 @@ from torch_dataloader_utils.sources.agreement import sharing_of
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 
-def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]) -> tuple[FitScan, FitRows]:
-    """The last scan that a fit needs, finished, and the rows that were scanned.
+def fit(
+    first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]
+) -> tuple[FitScan, Sequence[RowsRead]]:
+    """The last scan that a fit needs, finished, and which rows of files it has read.
 
     Args:
         first: makes the first scan of rows of a schema.
@@ -64,7 +66,7 @@ def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str
             join(scan, sharers, sharing, f"{rows.mark} {scan.mark}")
             following = scan.finish()
     _LOG.info("fitted on %s in %.1f s: %s", plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
-    return scan, rows
+    return scan, rows.read()
 
 
 def _sharers(own: Options, source: Any) -> Sharers:

@@ -223,7 +223,8 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.fitting import fit
 
-        scan, rows = fit(partial(self.scan, memory=memory), source, {**options, "show_progress": show_progress})
+        first = partial(self.scan, memory=memory)
+        scan, read = fit(first, source, {**options, "show_progress": show_progress})
         self.learned(scan)
         if self._fitted.encodes_targets:
             self._fit = replace(self._fitted, seen=SeenRows.of(read))

@@ -191,7 +191,7 @@ class Learning:
     def decisive(self, counts: ValueCounts) -> list[pa.Table]:
         """Of the counts of some values: those that decide what is learned once all values are counted."""
         last = self.output.chain[-1]
-        of = Categorize() if isinstance(last, Keep) else last.of if isinstance(last, Cross) else last
+        of = last.of if isinstance(last, Cross) else Categorize() if isinstance(last, Keep) else last
         values, numbers = counts.kept(max_size=1)  # the one that Impute("most_frequent") looks for
         if isinstance(of, Categorize) and of.values is None and not self._by_bits:
             # The mean or median takes the place of the missing ones: any value may become frequent.
@@ -502,13 +502,12 @@ class FitScan:
             ColumnNotFoundError: columns are missing; it names all of them.
             OptionError: folds are decided by rows' places, and these have none.
             UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
-            OptionError: folds are decided by rows' places, and these have none.
         """
         found = {name: column_of(rows, name) for name in self.columns}
         missing = [name for name, column in found.items() if column is None]
-        if PLACE in missing:
+        if PLACE in missing and rows.num_rows:
             raise without_places([output.output for output in self.counting.values()])
-        if missing:
+        if missing and missing != [PLACE]:
             raise ColumnNotFoundError(
                 f"these rows have no column {listed(map(repr, missing))}: the scan needs {list(found)}, and there "
                 f"are {rows.schema.names}."

@@ -42,7 +42,7 @@ class FitRows:
         tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
         total: how many rows there are; None if known only after reading.
         mark: a digest of what all processes that share the scans must see.
-        read: once they were read, which rows of files all processes have read.
+        read: which rows of files were read.
     """
 
     schema: pa.Schema
@@ -176,7 +176,7 @@ def _several(source: Any) -> bool:
 
 
 def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-    # Who counts rows tells that these have no places.
+    """Some rows at a time, without places, which rows in memory do not have: who counts them tells what is missing."""
     yield from project(table, [name for name in columns if name != PLACE]).to_batches(_ROWS)
 
 
@@ -194,8 +194,7 @@ def _of_all(several: Sequence[FitRows]) -> FitRows:
 
     totals = [each.total for each in several if each.total is not None]
     total = sum(totals) if len(totals) == len(several) else None
-    mark = " ".join(each.mark for each in several)
-    return FitRows(pa.schema(common), tables, total, mark, lambda: [rows for each in several for rows in each.read()])
+    return FitRows(pa.schema(common), tables, total, " ".join(each.mark for each in several), read)
 
 
 def table_of(source: Any) -> pa.Table | None:
