@@ -504,10 +504,8 @@ class FitScan:
             UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
         """
         found = {name: column_of(rows, name) for name in self.columns}
-        missing = [name for name, column in found.items() if column is None]
-        if PLACE in missing and rows.num_rows:
-            raise without_places([output.output for output in self.counting.values()])
-        if missing and missing != [PLACE]:
+        missing = [name for name, column in found.items() if column is None and name != PLACE]
+        if missing:
             raise ColumnNotFoundError(
                 f"these rows have no column {listed(map(repr, missing))}: the scan needs {list(found)}, and there "
                 f"are {rows.schema.names}."
@@ -515,6 +513,8 @@ class FitScan:
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
+        if PLACE in found and found[PLACE] is None:
+            raise without_places([output.output for output in self.counting.values()])
         columns = {name: whole(column) for name, column in found.items()}
         for output in self.counting.values():
             output.add([columns[name] for name in output.output.fitted_columns])
