@@ -144,7 +144,7 @@ class DataFile:
     info: DataFileInfo
     layout: FileLayout
     partition: tuple[tuple[str, Any], ...] = ()
-    name_hash: int = 0  # of its name; set if copies of its rows are drawn
+    name_hash: int = 0  # of its name; set if copies of its rows are drawn, or their places are read
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,3 +299,102 @@ def test_labels_of_folders_are_known_and_those_of_text_are_not(
         assert "no row has" not in caplog.text
     StructuredDataset.create_dataloader(tmp_path / "table", class_weights=weights)
     assert "no row has the label(s) 'aa' in column 'label', whose labels are 'a', 'b';" in caplog.text
+
+
+# Balanced weights, and labels that are floats.
+
+RARE, KINDS = 0.05, [pa.int64(), pa.float32(), pa.string(), pa.bool_(), pa.dictionary(pa.int32(), pa.string())]
+
+
+@pytest.fixture(scope="module")
+def unbalanced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4,000 rows, 1 in 20 of class 1 and as many without a class, under several types of labels."""
+    path = tmp_path_factory.mktemp("unbalanced")
+    rng = np.random.default_rng(0)
+    rows = 4_000
+    labels = pa.array((rng.random(rows) < RARE).astype(int), mask=rng.random(rows) < RARE)
+    columns = {str(kind): labels.cast(pa.string()).cast(kind) for kind in KINDS}
+    table = pa.table({"id": np.arange(rows), **columns})
+    for file in range(4):
+        pq.write_table(table.slice(file * 1_000, 1_000), path / f"{file}.parquet", row_group_size=150)
+    return path
+
+
+def law(folder: Path, column: str, rows: pa.Table) -> dict[Any, float]:
+    """What balanced means: n / (k n_c)."""
+    counts = Counter(label for label in rows.column(column).to_pylist() if label is not None)
+    return {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"filters": [("id", "<", 1_500)]},
+        {"subset": Subsets({"a": 1, "b": 1})["a"]},
+        {"columns": ["id", "int64"], "nulls": {"int64": "drop"}},
+    ],
+)
+def test_balanced_weights_are_those_of_the_rows_that_are_read(
+    unbalanced: Path, kind: pa.DataType, options: dict[str, Any]
+) -> None:
+    column = str(kind)
+    plain = [int(i) for i in ids_of(loader(unbalanced, class_weights=None, **options)[0])]
+    rows = pq.read_table(unbalanced).take(plain)
+    weights = law(unbalanced, column, rows)
+    given = {int(label) if isinstance(label, float) else label: weight for label, weight in weights.items()}
+    balanced = ids_of(loader(unbalanced, class_weights={column: "balanced"}, **options)[0])
+    assert balanced == ids_of(loader(unbalanced, class_weights={column: given}, **options)[0])
+    made = Counter(pq.read_table(unbalanced)[column].take(balanced).to_pylist())
+    first, second = (made[label] for label in weights)
+    assert abs(first - second) < 0.1 * len(rows)
+    assert abs(len(balanced) - len(rows)) < 0.05 * len(rows)
+    assert made[None] == rows[column].null_count  # rows without a label stay as they are
+
+
+def test_balanced_weights_are_counted_beside_codes_transforms_and_row_counts(unbalanced: Path) -> None:
+    expected = ids_of(loader(unbalanced, class_weights={"int64": "balanced"})[0])
+    ways: list[dict[str, Any]] = [
+        {"columns": ["id", "string"], "strings": {"string": "codes"}, "nulls": {"string": "mask"}},
+        {"columns": ["id"], "transform": lambda batch: batch.select(["id"])},
+        {"num_workers": 2, "worker_mode": "processes"},
+    ]
+    for options in ways:
+        assert sorted(ids_of(loader(unbalanced, class_weights={"int64": "balanced"}, **options)[0])) == sorted(expected)
+
+
+def test_more_copies_than_a_row_may_have_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labels = np.zeros(5_000, np.int64)
+    labels[17] = 1
+    pq.write_table(pa.table({"id": np.arange(5_000), "label": labels}), tmp_path / "0.parquet")
+    with caplog.at_level("WARNING", "torch_dataloader_utils"):
+        got = ids_of(loader(tmp_path, class_weights={"label": "balanced"})[0])
+    assert got.count(17) == 1_000
+    assert any("1,000 copies" in record.getMessage() for record in caplog.records)
+
+
+def test_what_cannot_be_balanced_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": np.arange(20_000), "half": np.arange(20_000) / 2}), tmp_path / "0.parquet")
+    with pytest.raises(OptionError, match=r"'id' has more than 10,000 labels"):
+        loader(tmp_path, class_weights={"id": "balanced"})
+    with pytest.raises(OptionError, match=r"'half'"):
+        loader(tmp_path, class_weights={"half": "balanced"})
+
+
+def test_labels_of_floats_are_whole_numbers(tmp_path: Path) -> None:
+    labels = pa.array([0.0, -0.0, 1.0, None, np.nan, 2.5], pa.float64())
+    pq.write_table(pa.table({"id": np.arange(6), "label": labels}), tmp_path / "0.parquet")
+    for weights in ({0: 2, 1: 0, None: 3}, {0.0: 2, np.float32(1): 0, None: 3}):
+        got = Counter(ids_of(loader(tmp_path, class_weights={"label": weights})[0]))
+        assert got == {0: 2, 1: 2, 3: 3, 4: 3, 5: 1}
+    with pytest.raises(OptionError, match="whole numbers"):
+        loader(tmp_path, class_weights={"label": {0.5: 2}})
+
+
+def test_states_know_balanced_weights(unbalanced: Path) -> None:
+    batches, dataset = loader(unbalanced, class_weights={"int64": "balanced"})
+    next(iter(batches))
+    _, other = loader(unbalanced, class_weights={"int64": {0: 1.0}})
+    with pytest.raises(CheckpointMismatchError, match="balanced"):
+        other.load_state_dict(dataset.state_dict())

@@ -27,16 +27,19 @@ from torch_dataloader_utils.preprocess import (
     Preprocess,
     Robust,
     Standardize,
+    TargetEncode,
 )
 from torch_dataloader_utils.preprocess import ranks as module
 from torch_dataloader_utils.preprocess.grid import Grid
 
 GRID = 1024  # cells: few rows need a second scan
 
+MEAN = TargetEncode("label", by="id")
+PLACES = {"few": TargetEncode("label"), "y": Standardize()}  # folds by the places of rows in files
 SPEC: dict[Any, Any] = {
     "x": [Clip(quantiles=(0.01, 0.99)), Standardize()],  # two scans
     "y": {"y": [Impute("median", indicator=True), Robust()], "y_bucket": Bucketize(quantiles=5)},
-    "few": {"few": [Impute("most_frequent"), Standardize()], "few_id": Categorize(nulls="category")},
+    "few": {"few": [Impute("most_frequent"), Standardize()], "few_id": Categorize(nulls="category"), "few_mean": MEAN},
     "text": {"text": Categorize(min_count=3), "filled": [Impute("most_frequent"), Categorize(max_size=20)]},
     "id": Categorize(min_count=2, max_size=500, order="value"),
     ("text", "few"): Cross(Categorize(max_size=50)),
@@ -81,6 +84,7 @@ def same(data: str) -> dict[str, Any]:
         "list": fitted([Files(f"{data}/a.parquet"), stream(f"{data}/c.parquet", output_format="arrow")]),
         "list with rows in memory": fitted([pq.read_table(f"{data}/a.parquet"), Files(f"{data}/c.parquet")]),
     }
+    found["places"] = fitted(data, PLACES)
     module._ROUND_BYTES = 1  # type: ignore[attr-defined]
     return {**found, "rounds": fitted(data)}
 

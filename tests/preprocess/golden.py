@@ -1,7 +1,7 @@
 """What `data/golden_1.json` was fitted on: every transform, kind of column and type of vocabulary.
 
-`python -m tests.preprocess.golden` wrote it, and what it makes of `ROWS`. Files that were saved are read for ever: do
-not write it again for another version of the format, but add one.
+`python -m tests.preprocess.golden` wrote it, with what it makes of `rows()`, and the same of encoded targets. Files
+that were saved are read for ever: do not write them again for another version of the format, but add one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from torch_dataloader_utils.preprocess import (
     Preprocess,
     Robust,
     Standardize,
+    TargetEncode,
 )
 
 DATA = Path(__file__).parent / "data"
 SAVED = DATA / "golden_1.json"
 MADE = DATA / "golden_1_made.json"
+TARGETS = DATA / "golden_1_targets.json"
+TARGETS_MADE = DATA / "golden_1_targets_made.json"
 
 _MOMENTS = [dt.datetime(2021, 10, 31, hour, 30, tzinfo=dt.UTC) for hour in (0, 1, 12)]
 TABLE = pa.table(
@@ -95,6 +98,18 @@ SPEC: Any = {
     ("flag", "bytes"): Cross(Categorize(unknown_ids=2)),
 }
 
+TARGET_SPEC: Any = {
+    "whole": {
+        "by_whole": TargetEncode("number", by=["many", "flag"], smooth=1.5, seed=3),
+        "by_clipped": [Clip(0, 3), TargetEncode("wide", by="many", folds=2)],
+    },
+    "bytes": {"shares": [Impute(b"a", indicator=True), TargetEncode("text", by="many", folds=3)]},
+    "text": {"share": TargetEncode("flag", by="day", classes=True, smooth=0)},
+    "instant": {"by_instant": TargetEncode("flag", by="instant")},
+    "many": {"by_many": TargetEncode("whole", by="clock", folds=2)},
+    "flag": Keep(classes=True),
+}
+
 
 def rows() -> list[dict[str, Any]]:
     """The rows of the table, one of missing values, and one of unknown ones."""
@@ -105,7 +120,17 @@ def rows() -> list[dict[str, Any]]:
 
 def made(prep: Preprocess) -> list[dict[str, Any]]:
     """What becomes of the rows, as JSON holds it: floats by their bits."""
-    return [{name: _plain(value) for name, value in prep(row).items()} for row in rows()]
+    return [plain(prep(row)) for row in rows()]
+
+
+def trained(prep: Preprocess) -> list[dict[str, Any]]:
+    """What becomes of the table for training."""
+    return [plain(row) for row in prep.for_training()(TABLE).to_pylist()]
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON holds it."""
+    return {name: _plain(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -114,8 +139,23 @@ def _plain(value: Any) -> Any:
     return value.hex() if isinstance(value, float) else value
 
 
+def many_rows() -> pa.Table:
+    """The table, and as many rows of other values of `many` that a vocabulary of it stands in a file of its own."""
+    more = pa.table(
+        {"many": [f"user {i}" for i in range(6, 2 * FEW)], "whole": pa.array(range(6, 2 * FEW), pa.int64())}
+    )
+    return pa.concat_tables([TABLE, more], promote_options="default")
+
+
 if __name__ == "__main__":
     DATA.mkdir(exist_ok=True)
-    fitted = Preprocess(SPEC).fit(TABLE)
-    fitted.save(SAVED)
-    MADE.write_text(json.dumps({"digest": fitted.digest, "rows": made(fitted)}, indent=1))
+    if not SAVED.exists():
+        fitted = Preprocess(SPEC).fit(TABLE)
+        fitted.save(SAVED)
+        MADE.write_text(json.dumps({"digest": fitted.digest, "rows": made(fitted)}, indent=1))
+    if not TARGETS.exists():
+        fitted = Preprocess(TARGET_SPEC, dtype="float64").fit(many_rows())
+        fitted.save(TARGETS)
+        of_training = {"mark": fitted.for_training().mark, "trained": trained(fitted)}
+        made_of_them = {"digest": fitted.digest, "rows": made(fitted), **of_training}
+        TARGETS_MADE.write_text(json.dumps(made_of_them, indent=1))

@@ -116,12 +116,24 @@ def test_golden_files_are_read_for_ever() -> None:
     assert loaded.digest == expected["digest"]
     assert golden.made(loaded) == expected["rows"]
     table = loaded(golden.TABLE).to_pylist()
-    own = [{name: golden._plain(value) for name, value in row.items()} for row in table]
+    own = [golden.plain(row) for row in table]
     assert own == expected["rows"][: len(own)]
 
 
 def test_the_same_is_fitted_as_ever() -> None:
     assert Preprocess(golden.SPEC).fit(golden.TABLE).digest == json.loads(golden.MADE.read_text())["digest"]
+
+
+def test_golden_target_encodings_are_read_for_ever() -> None:
+    expected = json.loads(golden.TARGETS_MADE.read_text())
+    loaded = Preprocess.load(golden.TARGETS)
+    fitted = Preprocess(golden.TARGET_SPEC, dtype="float64").fit(golden.many_rows())
+    for prep in (loaded, fitted):
+        assert (prep.digest, prep.for_training().mark) == (expected["digest"], expected["mark"])
+        assert golden.made(prep) == expected["rows"]
+        assert [golden.plain(row) for row in prep(golden.TABLE).to_pylist()] == expected["rows"][: len(golden.TABLE)]
+        assert golden.trained(prep) == expected["trained"]
+        assert prep.class_counts("flag") == {False: 1, True: 4}
 
 
 VOCABULARIES: dict[str, list[Any]] = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,11 +23,12 @@ from hypothesis import strategies as st
 from torch_dataloader_utils import Codes, Transform, progress
 from torch_dataloader_utils.convert.converter import build_converter
 from torch_dataloader_utils.errors import FileReadError, OptionError, PlanMismatchError, WorkerError
+from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.formats.parquet import ParquetFormat, ParquetReader
 from torch_dataloader_utils.model import Piece, Rows, Split, Task
 from torch_dataloader_utils.options import parse_options
 from torch_dataloader_utils.progress import LOGGED
-from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_row_counts, with_counts
+from torch_dataloader_utils.reading.row_count_scan import RowCounts, Sharing, scan_labels, scan_row_counts, with_counts
 from torch_dataloader_utils.sources.source import Source, open_files
 
 THIRDS = pc.field("id") - pc.field("id") / 3 * 3 == 0  # every third row, which no statistics can prune
@@ -305,6 +308,20 @@ def test_an_error_on_one_rank_is_raised_on_all(tmp_path: Path) -> None:
     assert isinstance(found[0], WorkerError)
     assert "rank 1: DamagedFileError" in str(found[0])
     assert "part=1/a.parquet" in str(found[0])
+
+
+def test_ranks_share_the_count_of_labels(tmp_path: Path) -> None:
+    table = write(tmp_path, [[5, 6, 7], [8], [3]])
+    weighted = {"class_weights": {"city": {"0-1": 2.0}}, "filters": THIRDS, "num_ranks": 1, "rank": 0}
+    found = open_files(str(tmp_path), with_features(parse_options(weighted)))
+
+    def counted(rank: int, sharing: Sharing) -> Mapping[Any, int]:
+        return sharing.joined(scan_labels(found.scan, found.files, sharing, 2, QUIET)).labels
+
+    alone = counted(0, Sharing())
+    assert alone == Counter(table.filter(THIRDS)["city"].drop_null().to_pylist())
+    for ranks in (2, 5):
+        assert on_ranks(ranks, counted) == [alone] * ranks
 
 
 def test_other_files_on_another_rank(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class StructuredDataset(LoaderDataset):
         subset: SubsetLike | None = None,
         fraction: SampleLike | None = None,
         limit: int | None = None,
-        class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = None,
+        class_weights: Mapping[str, Mapping[str | int | bool | None, float] | Literal["balanced"]] | None = None,
         split_bytes: int | str | None = None,
         split_rows: int | None = None,
         split_strategy: Any = None,
@@ -123,7 +123,7 @@ class StructuredDataset(LoaderDataset):
             subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
             fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
             limit: only the first rows in file order, after filters.
-            class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}.
+            class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
             split_rows: the same in rows; overrides split_bytes.
             split_strategy: an object with split(files) or generate(files, ...) that cuts files instead.

@@ -48,6 +48,7 @@ from torch_dataloader_utils.options import (
     parse_rows,
     repeats_rows,
 )
+from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.plan_page.call import source_values
 from torch_dataloader_utils.plan_page.data import page_data
 from torch_dataloader_utils.plan_page.page import page_of, write_page
@@ -58,7 +59,7 @@ from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.printing import plural, shown
 from torch_dataloader_utils.redaction import printable, redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
-from torch_dataloader_utils.sources.source import Source, open_files
+from torch_dataloader_utils.sources.source import Source, open_files, rows_read
 from torch_dataloader_utils.storage.waiting import limited
 
 if TYPE_CHECKING:
@@ -583,6 +584,11 @@ def part_of(dataset: LoaderDataset, part: int, parts: int) -> LoaderDataset:
 def data_digest(dataset: LoaderDataset) -> str:
     """A digest of its files and rows, of how they are split, and of the filter; paths may differ between machines."""
     return f"{dataset._passes.planner.data_digest:016x}"
+
+
+def rows_of_dataset(dataset: LoaderDataset) -> RowsRead:
+    """Which rows a dataset reads."""
+    return rows_read(dataset._source.files, dataset._options)
 
 
 def steps_of(dataset: LoaderDataset) -> int | None:

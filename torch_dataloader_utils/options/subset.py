@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import inf, isfinite
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -61,7 +61,7 @@ def _fraction(name: str, value: Any) -> int | float:
 
 
 _Label: TypeAlias = str | int | bool | None
-_MOST_COPIES = 1_000  # of a row; more would fill memory
+MOST_COPIES = 1_000  # of a row; more would fill memory
 
 
 def _is_class_weights(value: Any) -> bool:
@@ -69,31 +69,41 @@ def _is_class_weights(value: Any) -> bool:
     if not isinstance(value, Mapping) or len(value) != 1:
         return False
     ((column, weights),) = value.items()
+    if isinstance(column, str) and column and isinstance(weights, str):
+        return weights == "balanced"
     if not isinstance(column, str) or not column or not isinstance(weights, Mapping) or not weights:
         return False
-    return all(isinstance(label, (str, int, np.integer, np.bool_, type(None))) for label in weights) and all(
-        isinstance(weight, _NUMBERS) and not isinstance(weight, bool) and bool(0 <= weight <= _MOST_COPIES)
+    return all(map(_is_label, weights)) and all(
+        isinstance(weight, _NUMBERS) and not isinstance(weight, bool) and bool(0 <= weight <= MOST_COPIES)
         for weight in weights.values()
     )
 
 
+def _is_label(value: Any) -> bool:
+    if isinstance(value, (float, np.floating)):
+        return bool(isfinite(value)) and value == int(value)
+    return isinstance(value, (str, int, np.integer, np.bool_, type(None)))
+
+
 _class_weights = values(
-    f'a dict of one column -> a dict of label -> weight from 0 to {_MOST_COPIES:,}, such as {{"label": {{1: 5.0}}}}, '
-    "with strings, whole numbers, bools or None as labels",
+    f'a dict of one column -> a dict of label -> weight from 0 to {MOST_COPIES:,}, such as {{"label": {{1: 5.0}}}}, '
+    'with strings, whole numbers, bools or None as labels, or "balanced"',
     _is_class_weights,
 )
 
 
-def _class_weights_of(name: str, value: Any) -> dict[str, dict[_Label, int | float]]:
+def _class_weights_of(name: str, value: Any) -> dict[str, dict[_Label, int | float] | str]:
     ((column, weights),) = _class_weights(name, value).items()
+    if isinstance(weights, str):
+        return {column: weights}
     plain = [(_plain_label(label), _plain(weight)) for label, weight in weights.items()]
     # In one order, because a state holds them as text.
     return {column: dict(sorted(plain, key=lambda pair: (type(pair[0]).__name__, pair[0] or 0)))}
 
 
 def _plain_label(label: Any) -> _Label:
-    plain: _Label = label.item() if isinstance(label, (np.integer, np.bool_)) else label
-    return plain
+    plain = label.item() if isinstance(label, np.generic) else label
+    return int(plain) if isinstance(plain, float) else plain
 
 
 def _columns(name: str, value: Any) -> list[str]:
@@ -240,11 +250,16 @@ class SubsetOptions(Checked):
     )
     limit: int | None = option(None, maybe(_limit), doc="only the first rows in file order, after filters")
 
-    class_weights: Mapping[str, Mapping[str | int | bool | None, float]] | None = option(
+    class_weights: Mapping[str, Mapping[str | int | bool | None, float] | Literal["balanced"]] | None = option(
         None,
         maybe(_class_weights_of),
-        doc='copies of rows by label, drawn in each epoch: {"label": {1: 2.5, 0: 0.3}}',
+        doc='copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}',
     )
+
+    @property
+    def counts_labels(self) -> bool:
+        """Whether the rows of each label are counted before any plan."""
+        return self.class_weights is not None and "balanced" in self.class_weights.values()
 
     @property
     def differ(self) -> bool:
@@ -302,7 +317,8 @@ class SubsetOptions(Checked):
         if self.class_weights is None:
             return ""
         ((column, weights),) = self.class_weights.items()
-        return f"copies by {column!r} with weights {dict(weights)}, seed {self.seed}"
+        given = weights if isinstance(weights, str) else dict(weights)
+        return f"copies by {column!r} with weights {given}, seed {self.seed}"
 
     @property
     def _by_hash_in_words(self) -> str:

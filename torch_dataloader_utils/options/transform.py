@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Value, one_of, setting
+
+# A column that no file can name, and that a transform may read: the hash of each row's place, uint64.
+PLACE = "\0place"
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """Which rows are read.
+
+    Attributes:
+        files: a hash of each file's path and size -> the hash of its name, by which its rows have their places; 0 if
+            they have none.
+        chosen: the filter and the subset, as text; "" for all rows.
+    """
+
+    files: Mapping[int, int]
+    chosen: str
 
 
 class DeclaredTransform:
@@ -18,7 +36,7 @@ class DeclaredTransform:
 
     @property
     def reads(self) -> Sequence[str]:
-        """The columns that it reads; others are not decoded."""
+        """The columns that it reads, `PLACE` among them; others are not decoded."""
         raise NotImplementedError
 
     @property
@@ -30,6 +48,9 @@ class DeclaredTransform:
     def mark(self) -> str:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError
+
+    def meet(self, rows: RowsRead, name: str) -> None:
+        """Log what is odd about transforming these rows, once for a loader; `name` is that of the data."""
 
     def frozen(self) -> DeclaredTransform:
         """What a loader keeps of it: what it does does not change any more."""

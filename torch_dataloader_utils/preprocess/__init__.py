@@ -8,6 +8,7 @@ loader = tdu.stream("train/", transform=prep)
 """
 
 from torch_dataloader_utils.preprocess.preprocess import Preprocess
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     Bucketize,
     Categorize,
@@ -39,4 +40,5 @@ __all__ = [
     "Preprocess",
     "Robust",
     "Standardize",
+    "TargetEncode",
 ]

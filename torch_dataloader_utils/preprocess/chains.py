@@ -22,6 +22,7 @@ from torch_dataloader_utils.preprocess.columns import (
     categories_of,
     elements,
     in_lists,
+    naming,
     numbers_of,
     plain_values,
     scalar_of,
@@ -29,7 +30,7 @@ from torch_dataloader_utils.preprocess.columns import (
 )
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import buckets, crossed
-from torch_dataloader_utils.preprocess.spec import names_of
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     I64,
     PARTS,
@@ -96,13 +97,15 @@ def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.boo
 
 def schema_of(each: FittedOutput, types: Sequence[pa.DataType]) -> list[pa.Field]:
     """The fields that an output becomes, of columns of these types; no value is read."""
-    last, names, number = each.last, names_of(each.output), pa.type_for_alias(each.dtype)
+    last, names, number = each.last, each.names, pa.type_for_alias(each.dtype)
     if isinstance(last, Keep):
         return [pa.field(names[0], types[0])]
     if isinstance(last, DateParts):
         made = [number if last.cyclic else pa.int64()] * len(names)
     elif isinstance(last, Cross):
         made = [pa.int64()]
+    elif isinstance(last, TargetEncode):
+        made = [number] * len(names)
     elif last.ends:
         made = [in_lists(types[0], pa.int64()), number]
     elif each.output.numeric:
@@ -133,6 +136,8 @@ def _made_of(each: FittedOutput, arrays: Sequence[pa.Array]) -> list[pa.Array]:
         return _parts(last, array, last.zone or each.types[0].zone, each.dtype)
     if isinstance(last, Cross):
         return [as_arrow(_crossed(each, last, arrays))]
+    if isinstance(last, TargetEncode):
+        return _target_encoded(each, last, arrays)
     values, lists = elements(array)
     made, missing = _of_values(each, values)
     return [lists(made), *([] if missing is None else [as_arrow(missing)])]
@@ -144,7 +149,7 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
     if not each.output.numeric:
         values, absent = filled(each.links, values)
         found = None if absent is None else absent.astype(each.dtype)
-        return (as_arrow(_ids(each, values)) if last.ends else plain_values(values)), found
+        return (_ended(each, values) if last.ends else plain_values(values)), found
     view = numbers_of(values)
     indicated = any(isinstance(link, Impute) and link.indicator for link in each.output.chain)
     missing = np.zeros(len(view), each.dtype) if indicated else None
@@ -153,7 +158,31 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
         _warn_of_infinities(each.output.where, str(x.dtype))
     if isinstance(last, Bucketize):
         return as_arrow(bucketed(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
-    return as_arrow(_ids(each, as_arrow(x)) if last.ends else x), missing
+    return _ended(each, as_arrow(x)) if last.ends else as_arrow(x), missing
+
+
+def _ended(each: FittedOutput, values: pa.Array) -> pa.Array:
+    """What the last link makes of the values before it: ids, or the places of categories."""
+    if isinstance(each.last, TargetEncode):
+        return as_arrow(each.fitted[-1]["vocabulary"].table.lookup(categories_of(values)))
+    return as_arrow(_ids(each, values))
+
+
+def _target_encoded(each: FittedOutput, last: TargetEncode, arrays: Sequence[pa.Array]) -> list[pa.Array]:
+    places, missing = _of_values(each, arrays[0])
+    folds = last.folds_of(fold_hashes(last, arrays[1:])) + 1 if each.training else 0
+    made = each.encoding[places.to_numpy(), folds]
+    return [*(as_arrow(column) for column in made.T.copy()), *([] if missing is None else [as_arrow(missing)])]
+
+
+def fold_hashes(link: TargetEncode, arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
+    """The hashes that decide the folds of rows: of the keys, or of the places, that these arrays hold.
+
+    Raises:
+        UnsupportedTypeError: a key has no hash.
+    """
+    with naming(f"by={list(link.by or ())}"):
+        return arrays[0].to_numpy() if link.by is None else crossed_hashes(arrays)
 
 
 @lru_cache(maxsize=1024)  # once, not for every block

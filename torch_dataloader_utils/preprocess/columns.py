@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -86,6 +87,15 @@ def types_by_name(schema: pa.Schema, named: Sequence[str]) -> dict[str, pa.DataT
 def known_type(type_: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type of a column; of one in which all is null, that of a column of `other` values."""
     return in_lists(type_, other) if pt.is_null(value_type(type_)) else type_
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Errors of types that are raised within say what they are about."""
+    try:
+        yield
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"{what}: {error}") from error
 
 
 def category_type(type_: pa.DataType) -> pa.DataType:

@@ -105,7 +105,7 @@ class ValueCounts:
     def fill(self, value: Any) -> None:
         """Count a value in place of the missing ones."""
         if self.missing:
-            self._keep(0, (_held(pa.array([value], self.type), self.type), np.array([self.missing], np.int64)))
+            self._keep(0, (held(pa.array([value], self.type), self.type), np.array([self.missing], np.int64)))
 
     def settled(self) -> Self:
         """This object, once every value is held once. All that reads the counts does this first."""
@@ -135,7 +135,7 @@ class ValueCounts:
         """
         frequent = (_at_least(tally, min_count) for tally in self._tallies())
         values, counts = _ordered(_most_frequent(frequent, max_size), order)
-        return _typed(values, self.type), counts
+        return typed(values, self.type), counts
 
     def rest(self, counts: I64) -> tuple[int, int]:
         """Number of values and of rows that are not among the kept.
@@ -228,7 +228,7 @@ class ValueCounts:
         if not blocks:
             return
         tally = _joined(blocks)
-        for partition, rows in zip(self._partitions, _rows_by_partition(_typed(tally[0], self.type)), strict=True):
+        for partition, rows in zip(self._partitions, _rows_by_partition(typed(tally[0], self.type)), strict=True):
             if len(rows):
                 partition.append(_taken(tally, rows))  # a copy: a slice would hold the rows of all partitions
         self._shrink()
@@ -363,14 +363,14 @@ def grown(ids: pa.Array, counts: ValueCounts, min_count: int = 1, max_size: int 
         Values of the type of `counts`, by descending count, then ascending value.
     """
     _check_type(ids.type, counts.type)
-    known = _held(ids.drop_null(), counts.type)
-    places = _rows_by_partition(_typed(known, counts.type))
+    known = held(ids.drop_null(), counts.type)
+    places = _rows_by_partition(typed(known, counts.type))
     new = (
         _without(_at_least(tally, min_count), known.take(as_arrow(rows)))
         for tally, rows in zip(counts._tallies(), places, strict=True)
     )
     values, _ = _ordered(_most_frequent(new, None if max_size is None else max(0, max_size - len(ids))), "count")
-    return _typed(values, counts.type)
+    return typed(values, counts.type)
 
 
 # Types: what is counted, and how it is held.
@@ -412,7 +412,7 @@ def _held_type(kind: pa.DataType) -> pa.DataType:
     return kind if kind in (pa.large_string(), pa.large_binary()) else pa.int64()
 
 
-def _held(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def held(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """Values without null and NaN, in no dictionary, as they are held."""
     if pt.is_floating(values.type):
         return as_arrow(_whole(values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)))
@@ -429,7 +429,7 @@ def _held(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values.cast(_held_type(kind))
 
 
-def _typed(held: pa.Array, kind: pa.DataType) -> pa.Array:
+def typed(held: pa.Array, kind: pa.DataType) -> pa.Array:
     """The values that are held, in the type in which they are counted."""
     if pt.is_boolean(kind):
         return held.cast(kind)
@@ -472,7 +472,7 @@ def _counted(block: pa.Array, kind: pa.DataType) -> Tally:
         values = _plain(block.dictionary).take(as_arrow(used))
     elif _held_type(kind) == pa.int64():
         present = block.filter(_present(block)) if _has_missing(block) else block
-        numbers, counts = _distinct(_held(present, kind).to_numpy())
+        numbers, counts = _distinct(held(present, kind).to_numpy())
         return as_arrow(numbers), counts
     else:
         found = block.value_counts()
@@ -480,7 +480,7 @@ def _counted(block: pa.Array, kind: pa.DataType) -> Tally:
     if _has_missing(values):
         present = _present(values)
         values, counts = values.filter(present), counts[present.to_numpy(zero_copy_only=False)]
-    return _held(values, kind), counts
+    return held(values, kind), counts
 
 
 def _plain(values: pa.Array) -> pa.Array:
@@ -614,7 +614,7 @@ def _ordered(tally: Tally, order: Literal["count", "value"]) -> Tally:
 
 
 def _table(tally: Tally, kind: pa.DataType) -> pa.Table:
-    return pa.table([_typed(tally[0], kind), as_arrow(tally[1])], names=["value", "count"])
+    return pa.table([typed(tally[0], kind), as_arrow(tally[1])], names=["value", "count"])
 
 
 def _read(table: pa.Table, kind: pa.DataType) -> Tally:
@@ -635,7 +635,7 @@ def _read(table: pa.Table, kind: pa.DataType) -> Tally:
     counts = column.to_numpy()
     if counts.min() < 1:
         raise ValueError(f"a table of counts holds the count {counts.min()}: counts are at least 1.")
-    once, sums = _summed([(_held(values, kind), counts)])
+    once, sums = _summed([(held(values, kind), counts)])
     if len(sums) < len(counts):
         raise ValueError(f"a table of counts holds {len(counts) - len(sums)} values more than once.")
     return once, sums

@@ -11,7 +11,9 @@ from typing import Any
 from torch_dataloader_utils.preprocess.encoding import encoded
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.hashed import one_hash
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
+    HELD,
     Bucketize,
     Categorize,
     Clip,
@@ -20,6 +22,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     DateParts,
     Fitted,
     Impute,
+    Keep,
     Robust,
     Standardize,
 )
@@ -32,7 +35,10 @@ _LEARNING: Mapping[type[ColumnTransform], frozenset[str]] = {
     Impute: frozenset({"strategy"}),
     Bucketize: frozenset({"quantiles"}),
     Categorize: frozenset({"values", "min_count", "max_size", "order", "nulls"}),
+    Keep: frozenset({"classes"}),
+    TargetEncode: frozenset({"target", "smooth", "classes"}),
 }
+_FOLDS = frozenset({"folds", "by", "seed"})  # options that decide nothing outside of training
 _EXACT = 2**53  # whole numbers up to it are equal to their floats
 
 
@@ -46,8 +52,11 @@ def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     made.update(json.dumps(content, sort_keys=True).encode())
     for each in outputs:
         for fitted in each.fitted:
-            if "vocabulary" in fitted:
+            if "vocabulary" in fitted and not isinstance(each.last, Keep):  # which only counts
                 made.update(_hashes(fitted["vocabulary"]))
+            if "encoding" in fitted:  # without folds, it is the same for any files
+                used = fitted["encoding"] if each.training else fitted["encoding"][:, :1]
+                made.update(used.astype("<f8").tobytes())
     return made.hexdigest()
 
 
@@ -55,24 +64,27 @@ def _output(each: FittedOutput) -> list[Any]:
     kinds = [[type_.kind.text, type_.size] for type_ in each.types]
     # Parts of instants are those on the clocks of the column's zone, unless another is given.
     zone = each.types[0].zone if isinstance(each.last, DateParts) else None
-    links = [_link(link, fitted) for link, fitted in zip(each.output.chain, each.fitted, strict=True)]
-    return [each.output.name, list(each.output.columns), kinds, zone, each.output.numeric, links]
+    links = [_link(link, fitted, each.training) for link, fitted in zip(each.output.chain, each.fitted, strict=True)]
+    made = [each.output.name, list(each.output.columns), kinds, zone, each.output.numeric, links]
+    return [*made, [type_.kind.text for type_ in each.fold_types]] if each.training else made
 
 
-def _link(link: ColumnTransform, fitted: Fitted) -> list[Any]:
+def _link(link: ColumnTransform, fitted: Fitted, training: bool) -> list[Any]:
     """The options that decide what is made of values, with what was learned: given bounds are as learned ones."""
-    learned = {name: _plain(value) for name, value in fitted.items() if name not in ("vocabulary", "counts")}
-    if "vocabulary" in fitted:
+    learned = {name: _plain(value) for name, value in fitted.items() if name not in HELD}
+    if "vocabulary" in fitted and not isinstance(link, Keep):  # which only counts
         vocabulary: Vocabulary = fitted["vocabulary"]
         learned["vocabulary"] = [len(vocabulary), vocabulary.type == "uint64"]  # -1 has the hash of 2**64 - 1
-    return [type(link).__name__, {**_deciding(link), **learned}]
+    return [type(link).__name__, {**_deciding(link, training), **learned}]
 
 
-def _deciding(link: ColumnTransform) -> dict[str, Any]:
+def _deciding(link: ColumnTransform, training: bool) -> dict[str, Any]:
     if isinstance(link, Cross):
-        return {"of": [type(link.of).__name__, _deciding(link.of)]}
-    learning = _LEARNING.get(type(link), frozenset())
-    return {name: _plain(value) for name, value in link.given().items() if name not in learning}
+        return {"of": [type(link.of).__name__, _deciding(link.of, training)]}
+    ignored = _LEARNING.get(type(link), frozenset())
+    if isinstance(link, TargetEncode) and not training:
+        ignored |= _FOLDS
+    return {name: _plain(value) for name, value in link.given().items() if name not in ignored}
 
 
 def _plain(value: Any) -> Any:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy.typing as npt
+
 from torch_dataloader_utils.errors import UnknownValueError
 from torch_dataloader_utils.preprocess.hashed import nanoseconds
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
-from torch_dataloader_utils.preprocess.spec import OutputSpec
+from torch_dataloader_utils.preprocess.spec import OutputSpec, names_of
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
     Bucketize,
@@ -115,12 +117,31 @@ class FittedOutput:
         types: of its columns, as they were fitted.
         fitted: what each link has learned.
         dtype: of computed numbers, "float32" or "float64".
+        fold_types: of the columns whose values decide a row's fold.
+        training: whether targets are encoded without the rows of a row's own fold.
     """
 
     output: OutputSpec
     types: tuple[ColumnType, ...]
     fitted: tuple[Fitted, ...]
     dtype: str
+    fold_types: tuple[ColumnType, ...] = ()
+    training: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns that it becomes."""
+        return names_of(self.output, self.fitted[-1].get("classes", ()))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that it is made of."""
+        return self.output.columns + (self.output.fold_columns if self.training else ())
+
+    @property
+    def inputs(self) -> dict[str, ColumnType]:
+        """The types of its columns, and of those that decide folds."""
+        return dict(zip(self.output.columns + self.output.by, self.types + self.fold_types, strict=True))
 
     @property
     def last(self) -> ColumnTransform:
@@ -143,6 +164,12 @@ class FittedOutput:
         """What makes ids by a vocabulary, if something does."""
         of = self.last.of if isinstance(self.last, Cross) else self.last
         return of if isinstance(of, Categorize) else None
+
+    @cached_property
+    def encoding(self) -> npt.NDArray[Any]:
+        """What its target encoding makes of categories: [values + 2, 1 + folds, outputs], of the outputs' dtype."""
+        made: npt.NDArray[Any] = self.fitted[-1]["encoding"].astype(self.dtype)
+        return made
 
     @cached_property
     def sizes(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Any
@@ -14,6 +14,7 @@ from torch_dataloader_utils.distributed.exchange import Sharers, sharers_among
 from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.options.keywords import parse_stream
+from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.preprocess.ranks import join
 from torch_dataloader_utils.preprocess.scan import FitScan
 from torch_dataloader_utils.preprocess.sources import (
@@ -31,8 +32,10 @@ from torch_dataloader_utils.sources.agreement import sharing_of
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 
-def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]) -> FitScan:
-    """The last scan that a fit needs, finished.
+def fit(
+    first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]
+) -> tuple[FitScan, Sequence[RowsRead]]:
+    """The last scan that a fit needs, finished, and which rows of files were read.
 
     Args:
         first: makes the first scan of rows of a schema.
@@ -63,7 +66,7 @@ def fit(first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str
             join(scan, sharers, sharing, f"{rows.mark} {scan.mark}")
             following = scan.finish()
     _LOG.info("fitted on %s in %.1f s: %s", plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
-    return scan
+    return scan, rows.read()
 
 
 def _sharers(own: Options, source: Any) -> Sharers:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, SchemaMismatchError, UnsupportedTypeError
-from torch_dataloader_utils.preprocess.spec import names_of
+from torch_dataloader_utils.options.transform import PLACE
+from torch_dataloader_utils.preprocess.spec import without_places
 from torch_dataloader_utils.preprocess.transforms import Categorize, Keep
 from torch_dataloader_utils.printing import listed, shown
 
@@ -51,10 +52,13 @@ def present(outputs: Sequence[FittedOutput], names: Sequence[str]) -> list[Fitte
     Raises:
         ColumnNotFoundError: columns are missing; it names all of them.
         SchemaMismatchError: a column is there twice.
+        OptionError: folds are decided by rows' places, and these have none.
     """
     found = [each for each in outputs if not _is_kept(each) or each.output.columns[0] in names]
     needed = _columns(found)
     missing = sorted(needed - set(names))
+    if PLACE in missing:
+        raise without_places([each.output for each in found])
     if missing:
         raise ColumnNotFoundError(
             f"no columns {missing}, which this Preprocess was fitted on: there are {listed(names, show=repr)}."
@@ -66,14 +70,15 @@ def present(outputs: Sequence[FittedOutput], names: Sequence[str]) -> list[Fitte
 
 
 def given_arrays(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> Iterator[list[pa.Array]]:
-    """The arrays of each output's columns; those without any value have the type that was fitted.
+    """The arrays of the columns that each output is made of; those without any value have the type that was fitted.
 
     Raises:
         UnsupportedTypeError: a column holds what it did not when it was fitted.
     """
     for each in outputs:
-        types = zip(each.output.columns, each.types, strict=True)
-        yield [_given_array(each, name, type_, rows.column(name)) for name, type_ in types]
+        inputs = [(name, each.inputs.get(name), rows.column(name)) for name in each.reads]
+        # Places have one type, whatever was fitted.
+        yield [array if type_ is None else _given_array(each, name, type_, array) for name, type_, array in inputs]
 
 
 def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Array) -> pa.Array:
@@ -168,12 +173,12 @@ def in_form(outputs: Sequence[FittedOutput], rows: Any) -> Any:
     made = applied_to(computed, record_batch(computed, rows))
     # Columns that are kept come back as they were given: Arrow may have no type for them.
     kept = {each.output.name: each.output.columns[0] for each in there if _is_kept(each)}
-    order = [name for each in there for name in names_of(each.output)]
+    order = [name for each in there for name in each.names]
     if _library(rows) == "pandas":
         return _as_pandas(made, kept, order, rows)
     if _library(rows) == "polars":
         return _as_polars(made, kept, order, rows)
-    like = {name: rows[each.output.columns[0]] for each in computed for name in names_of(each.output)}
+    like = {name: rows[each.output.columns[0]] for each in computed for name in each.names}
     return {name: rows[kept[name]] if name in kept else _as(like[name], made.column(name)) for name in order}
 
 
@@ -306,7 +311,7 @@ def _is_kept(each: FittedOutput) -> bool:
 
 
 def _columns(outputs: Sequence[FittedOutput]) -> set[str]:
-    return {name for each in outputs for name in each.output.columns}
+    return {name for each in outputs for name in each.reads}
 
 
 def _library(rows: Any) -> str:

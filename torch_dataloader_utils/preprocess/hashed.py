@@ -35,15 +35,16 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def buckets(hashes: U64, n: int, seed: int) -> npt.NDArray[np.int64]:
+def buckets(hashes: U64, n: int, seed: int, name: str = "hash") -> npt.NDArray[np.int64]:
     """The bucket of each hash, in `[1, n)`, shape [hashes]: 0 is left for missing values, which are the caller's.
 
     Args:
         hashes: those of the values.
         n: the number of buckets and 0, from 2 to 2**31.
         seed: another seed, other buckets.
+        name: of what they are for: buckets of another name are independent of these.
     """
-    key = np.uint64(_key(seed))
+    key = np.uint64(_key(seed, name))
     found = np.empty(len(hashes), np.uint64)
     for start in range(0, len(hashes), _CHUNK):
         part = mixed(hashes[start : start + _CHUNK] ^ key)
@@ -134,8 +135,8 @@ def _since(time: dt.date | dt.time | dt.timedelta) -> dt.timedelta:
 
 
 @lru_cache
-def _key(seed: int) -> int:
-    return name_hash("hash", seed)
+def _key(seed: int, name: str = "hash") -> int:
+    return name_hash(name, seed)
 
 
 def _mixed(z: int) -> int:

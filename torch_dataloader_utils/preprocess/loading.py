@@ -23,7 +23,8 @@ from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.one_value import checked
 from torch_dataloader_utils.preprocess.saving import FORMAT, MOST_JSON, VERSION, checksum_of, digest_of_bytes
-from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds, names_of
+from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds
+from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode, class_names
 from torch_dataloader_utils.preprocess.transforms import (
     ColumnTransform,
     Cross,
@@ -130,12 +131,14 @@ class Loading:
         dtype = one_of("float32", "float64")("dtype", content["options"]["dtype"])
         inputs = {column: _column_type(text) for column, text in content["inputs"].items()}
         outputs = [self._output(saved, inputs, dtype, content["files"]) for saved in content["outputs"]]
-        names = [name for each in outputs for name in names_of(each.output)]
+        names = [name for each in outputs for name in each.names]
         if not names or len(set(names)) < len(names):
             raise ValueError("two outputs have one name, or there is none")
         rows = content["fitted_on"]["rows"]
         if type(rows) is not int or rows < 0:
             raise ValueError(f"{rows!r} rows")
+        for seen in content["fitted_on"].get("files", ()):
+            SeenRows.from_json(seen)
         return outputs
 
     def _output(
@@ -153,7 +156,7 @@ class Loading:
         types = tuple(inputs[column] for column in output.columns)
         check_kinds(output, [type_.kind for type_ in types])
         fitted = tuple(self._fitted(link, each, files) for link, each in zip(chain, saved["fitted"], strict=True))
-        made = FittedOutput(output, types, fitted, dtype)
+        made = FittedOutput(output, types, fitted, dtype, tuple(inputs[column] for column in output.by))
         _check_fitted(made)
         return made
 
@@ -176,7 +179,7 @@ class Loading:
     def _fitted(self, link: ColumnTransform, saved: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
         made = {name: decoded(value) for name, value in saved.items() if name != "vocabulary"}
         if "vocabulary" in saved:
-            made |= self._vocabulary(saved["vocabulary"], files)
+            made |= _encoded(saved["vocabulary"], self._vocabulary(saved["vocabulary"], files))
         link.check_fitted(made)
         return made
 
@@ -194,15 +197,18 @@ class Loading:
             raise ValueError("a vocabulary holds times with and without a zone")
         if zone is not None:
             values = [value.astimezone(zone_named(zone)) for value in values]
-        made = Vocabulary(type_, values)
-        if len(set(made.keys)) < len(values):
+        vocabulary = Vocabulary(type_, values)
+        if len(set(vocabulary.keys)) < len(values):
             raise ValueError("a vocabulary holds a value twice")
+        made: dict[str, Any] = {"vocabulary": vocabulary}
+        if "encoding" in saved:
+            made["encoding"] = np.array(saved["encoding"], np.float64)
         if "counts" not in saved:
-            return {"vocabulary": made}
+            return made
         counts = saved["counts"]
         if len(counts) != len(values) or any(type(count) is not int or count < 1 for count in counts):
             raise ValueError("a vocabulary has other counts than values")
-        return {"vocabulary": made, "counts": np.array(counts, np.int64)}
+        return {**made, "counts": np.array(counts, np.int64)}
 
     def _in_file(self, name: str, type_: str, files: Mapping[str, Any]) -> dict[str, Any]:
         """The vocabulary in a file beside the JSON, which is parsed only if its bytes are those that were saved."""
@@ -228,6 +234,8 @@ class Loading:
         if not np.array_equal(table.column("id").to_numpy(), np.arange(len(table))):
             raise ValueError(f"the vocabulary in {name!r} is in another order")
         found: dict[str, Any] = {"vocabulary": Vocabulary(type_, array=values)}
+        if "encoding" in table.column_names:
+            found["encoding"] = table.column("encoding").combine_chunks().flatten().to_numpy()
         if "count" not in table.column_names:
             return found
         counts = table.column("count").to_numpy()
@@ -242,14 +250,21 @@ def _refused(constant: str) -> Any:
 
 def _check_fitted(each: FittedOutput) -> None:
     """Check that what was learned is of the kind of the column; other checks are those of each link alone."""
-    categories, kind = each.categories, each.kinds[0].values
-    if categories is not None:
-        vocabulary, null = each.fitted[-1]["vocabulary"], each.fitted[-1].get("null", 0)
-        expected = "number" if isinstance(each.last, Cross) else kind
+    last, kind, learned = each.last, each.kinds[0].values, each.fitted[-1]
+    if "vocabulary" in learned:
+        vocabulary = learned["vocabulary"]
+        expected = "number" if isinstance(last, Cross) else kind
         if _column_type(vocabulary.type).kind != ColumnKind(expected):
-            raise ValueError(f"ids of {kind} are made by a vocabulary of {vocabulary.type}")
-        if null is None or null > len(vocabulary) or ("null" in each.fitted[-1] and categories.nulls == "missing"):
+            raise ValueError(f"values of {kind} are looked up in a vocabulary of {vocabulary.type}")
+        null = learned.get("null", 0)
+        if null is None or null > len(vocabulary):
             raise ValueError("null has no such place in the vocabulary")
+        if "null" in learned and (each.categories is None or each.categories.nulls == "missing"):
+            raise ValueError("null is no category")
+    if isinstance(last, TargetEncode):
+        shape, outputs = learned["encoding"].shape, len(class_names(each.output.name, learned["classes"]))
+        if shape != (len(learned["vocabulary"]) + 2, 1 + last.folds, outputs):
+            raise ValueError(f"a target encoding has the shape {shape}")
     for link, fitted in zip(each.output.chain, each.fitted, strict=True):
         if isinstance(link, Impute):
             value = link.fill_of(fitted)
@@ -257,9 +272,24 @@ def _check_fitted(each: FittedOutput) -> None:
                 float(value)
             else:
                 checked(each.types[0], each.output.columns[0], ids=False)(value)
-    for name in (getattr(each.last, "zone", None), *(type_.zone for type_ in each.types)):
+    for name in (getattr(last, "zone", None), *(type_.zone for type_ in each.inputs.values())):
         if name is not None:
             zone_named(name)
+
+
+def _encoded(saved: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """What was read of a vocabulary, with what its values, unseen ones and null become, if a target was encoded.
+
+    Raises:
+        ValueError: they are not as many.
+    """
+    if "encoding" not in made:
+        return made
+    others, folds = np.array(saved["others"], np.float64), saved["folds"]
+    if type(folds) is not int or others.ndim != 3 or others.shape[:2] != (2, 1 + folds):
+        raise ValueError("a target encoding has no rows for unseen values and null")
+    values = made["encoding"].reshape(len(made["vocabulary"]), *others.shape[1:])
+    return {**made, "encoding": np.concatenate([values, others])}
 
 
 def _column_type(text: str) -> ColumnType:

@@ -21,7 +21,7 @@ from torch_dataloader_utils.preprocess.fitted import FittedOutput, id_of
 from torch_dataloader_utils.preprocess.hashed import one_hash
 from torch_dataloader_utils.preprocess.log1p import CONSTANTS, GREATEST, LEAST, ROOT_HALF, combined
 from torch_dataloader_utils.preprocess.module_inputs import DTYPES, InputKind, inputs_of, mask_of
-from torch_dataloader_utils.preprocess.spec import names_of
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
     Bucketize,
@@ -283,8 +283,37 @@ class _CategoryModule(nn.Module):
         return torch.where(keys.missing, self._missing, ids)
 
 
+class _TargetModule(nn.Module):
+    """The means of a target, by a vocabulary: [rows, outputs]."""
+
+    means: Tensor
+
+    def __init__(self, each: FittedOutput) -> None:
+        super().__init__()
+        self.ids = _CategoryModule(Categorize(), each.fitted[-1])
+        means = each.encoding[:, 0]  # of values, and last of unseen and missing ones
+        self.register_buffer("means", torch.from_numpy(np.concatenate([means[:-3:-1], means[:-2]])))
+
+    def forward(self, keys: _Keys) -> Tensor:
+        return torch.index_select(self.means, 0, self.ids(keys))
+
+
 def _ids_module(link: Hash | Categorize, fitted: Fitted) -> nn.Module:
     return _HashModule(link) if isinstance(link, Hash) else _CategoryModule(link, fitted)
+
+
+def _last_module(each: FittedOutput) -> nn.Module:
+    """What the last link makes of values as ids are made of them."""
+    if isinstance(each.last, TargetEncode):
+        return _TargetModule(each)
+    assert isinstance(each.last, (Hash, Categorize))
+    return _ids_module(each.last, each.fitted[-1])
+
+
+def _named(names: Sequence[str], found: Tensor, indicator: Tensor | None) -> dict[str, Tensor]:
+    """The columns of an output by name, and an indicator behind them."""
+    columns = (found,) if found.ndim == 1 else found.unbind(1)
+    return dict(zip(names, columns if indicator is None else (*columns, indicator), strict=True))
 
 
 # Columns.
@@ -333,7 +362,7 @@ class _NumberModule(nn.Module):
 
     def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
-        self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
+        self._column, self._names, self._dtype = column, each.names, getattr(torch, each.dtype)
         self.links = nn.ModuleList(_LinkModule(*_formula(link, fitted)) for link, fitted in each.links)  # type: ignore[arg-type]
         marks = [isinstance(link, Impute) and link.indicator for link, _ in each.links]
         self._indicated = marks.index(True) if any(marks) else None
@@ -342,19 +371,19 @@ class _NumberModule(nn.Module):
         self.ids: nn.Module | None = None
         if isinstance(last, Bucketize):
             self.ids = _BucketModule(last.bounds_of(each.fitted[-1]))
-        elif isinstance(last, (Hash, Categorize)):
-            self.ids = _ids_module(last, each.fitted[-1])
+        elif last.ends:
+            self.ids = _last_module(each)
 
     def forward(self, columns: Columns) -> dict[str, Tensor]:
-        x, made = self._column.numbers(columns), {}
+        x, indicator = self._column.numbers(columns), None
         for i, link in enumerate(self.links):
             if i == self._indicated:
-                made[self._names[1]] = torch.isnan(x).to(self._dtype)
+                indicator = torch.isnan(x).to(self._dtype)
             x = link(x)
         x = _without_sign_of_zero(x)
         if self.ids is None:
-            return {self._names[0]: x.to(self._dtype), **made}
-        return {self._names[0]: self.ids(_keys_of_floats(x) if self._of_keys else x), **made}
+            return _named(self._names, x.to(self._dtype), indicator)
+        return _named(self._names, self.ids(_keys_of_floats(x) if self._of_keys else x), indicator)
 
 
 def _fill_of(each: FittedOutput, dtype: str, of: Callable[[Any], Any] = lambda value: value) -> Tensor | None:
@@ -370,17 +399,15 @@ class _ValueModule(nn.Module):
 
     def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
-        self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
+        self._column, self._names, self._dtype = column, each.names, getattr(torch, each.dtype)
         hashed = (lambda value: _signed(one_hash(value)),) if column.kind == "hash" else ()
         self.register_buffer("fill", _fill_of(each, DTYPES[column.kind], *hashed))
-        assert isinstance(each.last, (Hash, Categorize))
-        self.ids = _ids_module(each.last, each.fitted[-1])
+        self._indicated = any(isinstance(link, Impute) and link.indicator for link, _ in each.links)
+        self.ids = _last_module(each)
 
     def forward(self, columns: Columns) -> dict[str, Tensor]:
-        made = {self._names[0]: self.ids(self._column.keys(columns, self.fill))}
-        if len(self._names) > 1:
-            made[self._names[1]] = self._column.missing(columns).to(self._dtype)
-        return made
+        indicator = self._column.missing(columns).to(self._dtype) if self._indicated else None
+        return _named(self._names, self.ids(self._column.keys(columns, self.fill)), indicator)
 
 
 class _FillModule(nn.Module):
@@ -390,7 +417,7 @@ class _FillModule(nn.Module):
 
     def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
-        self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
+        self._column, self._names, self._dtype = column, each.names, getattr(torch, each.dtype)
         self._bools = each.types[0].text == "bool"
         self.register_buffer("fill", _fill_of(each, DTYPES[column.kind]))
 
@@ -476,7 +503,7 @@ class _DateModule(nn.Module):
     def __init__(self, each: FittedOutput, column: _ModuleInput) -> None:
         super().__init__()
         assert isinstance(each.last, DateParts)
-        self._column, self._names, self._dtype = column, names_of(each.output), getattr(torch, each.dtype)
+        self._column, self._names, self._dtype = column, each.names, getattr(torch, each.dtype)
         self._parts, self._cyclic = tuple(each.last.parts), each.last.cyclic
         for part in self._parts if self._cyclic else ():
             count = PARTS[part][1]

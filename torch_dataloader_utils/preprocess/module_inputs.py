@@ -13,7 +13,7 @@ from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.preprocess.columns import numbers_of, plain_values, value_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import given_arrays, record_batch
-from torch_dataloader_utils.preprocess.spec import names_of
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     Bucketize,
     Categorize,
@@ -33,7 +33,9 @@ from torch_dataloader_utils.schemas.value_hashes import array_hashes
 InputKind: TypeAlias = Literal["number", "int", "hash", "time"]
 
 DTYPES: Mapping[InputKind, str] = {"number": "float64", "int": "int64", "hash": "int64", "time": "int64"}
-_COMPUTED = (Standardize, MinMax, Robust, Log1p, Clip, Impute, Bucketize, Categorize, Hash, Cross, DateParts)
+_COMPUTED = (
+    Standardize, MinMax, Robust, Log1p, Clip, Impute, Bucketize, Categorize, Hash, Cross, DateParts, TargetEncode,
+)  # fmt: skip
 _UTC = ("UTC", "Etc/UTC", "+00:00")
 
 
@@ -48,7 +50,7 @@ def chosen_of(outputs: Sequence[FittedOutput], chosen: Collection[str] | None) -
     Raises:
         OptionError: a name is none of an output, or there is nothing to compute.
     """
-    names = [name for each in outputs for name in names_of(each.output)]
+    names = [name for each in outputs for name in each.names]
     if isinstance(chosen, str) or any(name not in names for name in chosen or ()):
         raise OptionError(f"outputs={chosen!r}: expected a list of some of {names}.")
     made = [each for each in outputs if _is_chosen(each, chosen)]
@@ -58,7 +60,7 @@ def chosen_of(outputs: Sequence[FittedOutput], chosen: Collection[str] | None) -
 
 
 def _is_chosen(each: FittedOutput, chosen: Collection[str] | None) -> bool:
-    return not isinstance(each.last, Keep) if chosen is None else any(n in chosen for n in names_of(each.output))
+    return not isinstance(each.last, Keep) if chosen is None else any(n in chosen for n in each.names)
 
 
 def check_exported(outputs: Sequence[FittedOutput]) -> None:
@@ -68,7 +70,7 @@ def check_exported(outputs: Sequence[FittedOutput]) -> None:
         UnsupportedTypeError: it cannot compute one of them; names it and the remedy.
     """
     refusals = [_refusal(each) or _refused_vocabulary(each) for each in outputs]
-    computed = [name for each, no in zip(outputs, refusals, strict=True) if not no for name in names_of(each.output)]
+    computed = [name for each, no in zip(outputs, refusals, strict=True) if not no for name in each.names]
     others = f", and the others by to_module(outputs={computed})" if computed else ""
     for each, refusal in zip(outputs, refusals, strict=True):
         if refusal:
@@ -98,7 +100,7 @@ def _refusal(each: FittedOutput) -> str:
 
 def _refused_vocabulary(each: FittedOutput) -> str:
     """Why the hashes of a vocabulary do not stand for its values; empty if they do, or there is none."""
-    if each.categories is None:
+    if "vocabulary" not in each.fitted[-1]:
         return ""
     values = each.fitted[-1]["vocabulary"].array
     if pa.types.is_uint64(values.type) and len(values) and max(values.to_pylist()) >= 2**63:

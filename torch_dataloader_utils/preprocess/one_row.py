@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
+from itertools import count
 from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, UnsupportedTypeError
 from torch_dataloader_utils.hashing import NULL
-from torch_dataloader_utils.preprocess.fitted import FittedOutput, id_of, unknown_value
+from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import nanoseconds, one_bucket, one_crossed, one_hash
 from torch_dataloader_utils.preprocess.one_value import as_datetime, checked, number_of, present
+from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
     Bucketize,
@@ -68,7 +70,11 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
         return [(output.name, _of_cross(each, last))]
     column = output.columns[0]
     value = _of_value(each)
-    made = [(output.name, _of_list(each, value) if each.kinds[0].nested else _of_column(column, value))]
+    if isinstance(last, TargetEncode):
+        means = each.encoding[:, 0].T.tolist()
+        made = [(name, _of_target(column, value, own)) for name, own in zip(each.names, means, strict=False)]
+    else:
+        made = [(output.name, _of_list(each, value) if each.kinds[0].nested else _of_column(column, value))]
     indicated = next((i for i, link in enumerate(output.chain) if isinstance(link, Impute) and link.indicator), None)
     if indicated is not None:
         before = _numbers(each, indicated) if output.numeric else checked(each.types[0], column, ids=False)
@@ -79,6 +85,11 @@ def _functions(each: FittedOutput) -> list[tuple[str, OfRow]]:
 
         made.append((f"{output.name}_missing", missing))
     return made
+
+
+def _of_target(column: str, place_of: Callable[[Any], int], means: Sequence[float]) -> OfRow:
+    """The function of a row to what its category becomes."""
+    return lambda row: means[place_of(row[column])]
 
 
 def _get(column: str) -> OfRow:
@@ -174,8 +185,12 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
             return 0 if value is None else one_bucket(one_hash(value), n, seed)
 
         return hashed
-    assert isinstance(last, Categorize)
-    find = _category(last, each.fitted[-1], each.output.name, timed=each.kinds[0].values in ("timestamp", "zoned"))
+    timed = each.kinds[0].values in ("timestamp", "zoned")
+    if isinstance(last, TargetEncode):  # the last two places are those of unseen and of missing values
+        find = _looked_up(each.fitted[-1]["vocabulary"], count(), -1, lambda value: -2, timed=timed)
+    else:
+        assert isinstance(last, Categorize)
+        find = _category(last, each.fitted[-1], each.output.name, timed=timed)
 
     def category(value: Any) -> int:
         return find(check(value))
@@ -192,11 +207,25 @@ def _unknown_hash(value: Any) -> int:
 
 
 def _category(last: Categorize, fitted: Mapping[str, Any], name: str, *, timed: bool) -> Callable[[Any], int]:
+    """The function of a value to its id, by a vocabulary."""
     vocabulary = fitted["vocabulary"]
     null = fitted.get("null")
     first = 1 + last.unknown_ids
-    known = {key: first + i + (null is not None and i >= null) for i, key in enumerate(vocabulary.keys)}
-    missing = 0 if null is None else first + null
+    ids = [first + i + (null is not None and i >= null) for i in range(len(vocabulary))]
+
+    def unknown(value: Any) -> int:
+        if last.unknown == "error":
+            raise unknown_value(name, value, len(vocabulary))
+        return 1 if last.unknown_ids == 1 else one_bucket(_unknown_hash(value), last.unknown_ids + 1, 0)
+
+    return _looked_up(vocabulary, ids, 0 if null is None else first + null, unknown, timed=timed)
+
+
+def _looked_up(
+    vocabulary: Vocabulary, ids: Iterable[int], missing: int, unknown: Callable[[Any], int], *, timed: bool
+) -> Callable[[Any], int]:
+    """The function of a value to its id, of the ids of a vocabulary's values, of missing and of unknown ones."""
+    known: dict[Any, int] = dict(zip(vocabulary.keys, ids, strict=False))
     unsigned = vocabulary.type == "uint64"
 
     def find(value: Any) -> int:
@@ -206,9 +235,7 @@ def _category(last: Categorize, fitted: Mapping[str, Any], name: str, *, timed: 
         # As `IdTable` has it, no float is among numbers that need all 64 bits.
         if found is not None and not (unsigned and type(value) is float and value >= _SIGNED):
             return found
-        if last.unknown == "error":
-            raise unknown_value(name, value, len(vocabulary))
-        return 1 if last.unknown_ids == 1 else one_bucket(_unknown_hash(value), last.unknown_ids + 1, 0)
+        return unknown(value)
 
     return find
 

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import recorder
-from torch_dataloader_utils.options.transform import DeclaredTransform
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
-from torch_dataloader_utils.preprocess.forms import applied_to, counts_of_ids, in_form, is_one_row
+from torch_dataloader_utils.preprocess.forms import counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
-from torch_dataloader_utils.preprocess.spec import Entries, check_kinds, entries_of, named_in, names_of, outputs_of
-from torch_dataloader_utils.preprocess.transforms import Categorize, Cross, DateParts, IdTransform, Impute, Keep
-from torch_dataloader_utils.printing import plural, shown
+from torch_dataloader_utils.preprocess.spec import (
+    Entries,
+    check_kinds,
+    check_names,
+    check_target,
+    entries_of,
+    named_in,
+    outputs_of,
+    read_in,
+)
+from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode
+from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, Cross, DateParts, IdTransform, Impute, Keep
+from torch_dataloader_utils.printing import listed, plural, shown
 from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
 
@@ -33,24 +44,37 @@ if TYPE_CHECKING:
 _MEMORY = 2 << 30  # bytes
 
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+
+
 @dataclass(frozen=True)
 class _Fit:
-    """What was fitted: the outputs in the order of the spec, and on how many rows."""
+    """What was fitted: the outputs in the order of the spec, on how many rows, and of which files for targets."""
 
     outputs: tuple[FittedOutput, ...]
     rows: int
     dtype: str
+    seen: tuple[SeenRows, ...] = ()
 
     @cached_property
     def digest(self) -> str:
         return digest_of(self.outputs, self.dtype)
+
+    @property
+    def encodes_targets(self) -> bool:
+        return any(each.output.target is not None for each in self.outputs)
+
+    @property
+    def for_training(self) -> _Fit:
+        outputs = (replace(each, training=each.output.target is not None) for each in self.outputs)
+        return _Fit(tuple(outputs), self.rows, self.dtype, self.seen)
 
     @cached_property
     def of_row(self) -> OneRow:
         return OneRow(self.outputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Fit, (self.outputs, self.rows, self.dtype)
+        return _Fit, (self.outputs, self.rows, self.dtype, self.seen)
 
 
 class Preprocess(DeclaredTransform):
@@ -117,14 +141,16 @@ class Preprocess(DeclaredTransform):
                 "this Preprocess was loaded: it holds what was fitted, but no spec. Make it again as "
                 "Preprocess({...}), with its spec, and fit that."
             )
-        found = types_by_name(schema, named_in(self._entries))
+        columns = list(types_by_name(schema, named_in(self._entries)))
+        found = types_by_name(schema, read_in(self._entries))
         words = {name: words_of(type_) for name, type_ in found.items()}
-        outputs = outputs_of(self._entries, list(found), words, self._others)
         limit = parse_bytes(memory, "memory")
         learning = []
-        for output in outputs:
-            types = known_types(output, [found[name] for name in output.columns])
-            check_kinds(output, [kind_of(type_) for type_ in types])
+        for output in outputs_of(self._entries, columns, words, self._others):
+            types = known_types(output, found)
+            kinds = [kind_of(type_) for type_ in types]
+            check_kinds(output, kinds[: len(output.columns)])
+            check_target(output, kinds[len(output.columns) :])
             learning.append(Learning(output, types, limit))
         return FitScan(learning)
 
@@ -140,6 +166,7 @@ class Preprocess(DeclaredTransform):
                 "to the scan that it returns."
             )
         outputs = tuple(output.made(self._dtype) for output in scan.outputs)
+        check_names([name for each in outputs for name in each.names])
         self._fit = _Fit(outputs, scan.rows, self._dtype)
         return self
 
@@ -197,14 +224,18 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.fitting import fit
 
         first = partial(self.scan, memory=memory)
-        return self.learned(fit(first, source, {**options, "show_progress": show_progress}))
+        scan, read = fit(first, source, {**options, "show_progress": show_progress})
+        self.learned(scan)
+        if self._fitted.encodes_targets:
+            self._fit = replace(self._fitted, seen=SeenRows.of(read))
+        return self
 
     # What was fitted.
 
     @property
     def outputs(self) -> list[str]:
         """The names of the outputs, in order."""
-        return [name for each in self._fitted.outputs for name in names_of(each.output)]
+        return [name for each in self._fitted.outputs for name in each.names]
 
     @property
     def inputs(self) -> list[str]:
@@ -230,7 +261,7 @@ class Preprocess(DeclaredTransform):
         found: dict[str, list[Any]] = {}
         for fitted in self._of(output).fitted:
             for name, value in fitted.items():
-                if name not in ("vocabulary", "counts", "null"):
+                if name not in (*HELD, "null"):
                     found.setdefault(name, []).append(value)
         return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
@@ -256,6 +287,26 @@ class Preprocess(DeclaredTransform):
         if "counts" not in fitted:
             raise OptionError(f"counts({output!r}): its values were given, not counted.")
         return [int(count) for count in fitted["counts"]]
+
+    def class_counts(self, output: str) -> dict[Any, int]:
+        """How many of the rows that were fitted on have each class, missing ones left out; in the order of classes.
+
+        The weights of a loss that balances n rows of k classes are n / (k * count).
+
+        Args:
+            output: of `Keep(classes=True)`, or of categories that were learned.
+
+        Raises:
+            OptionError: its values were not counted.
+        """
+        each = self._of(output)
+        fitted = each.fitted[-1]
+        if "counts" not in fitted or not isinstance(each.last, (Categorize, Keep)):
+            raise OptionError(
+                f"class_counts({output!r}): its values were not counted, because it is made by {each.last!r}. Fit it "
+                "with Keep(classes=True), which leaves them as they are and counts them, or Categorize()."
+            )
+        return dict(zip(fitted["vocabulary"].values, map(int, fitted["counts"]), strict=True))
 
     def inverse(self, output: str, ids: Sequence[int]) -> list[Any]:
         """The values of ids; None for 0 and unknown.
@@ -315,6 +366,20 @@ class Preprocess(DeclaredTransform):
         fit = self._fitted
         return fit.of_row(rows) if is_one_row(fit.outputs, rows) else in_form(fit.outputs, rows)
 
+    def for_training(self) -> FrozenPreprocess:
+        """What becomes of the rows that this was fitted on: targets are encoded without the rows of a row's own fold.
+
+        Give it to the loader of the training rows, and this Preprocess itself to those of all others. It takes rows in
+        any form but one row.
+
+        Raises:
+            OptionError: this is not fitted, or encodes no target.
+        """
+        fit = self._fitted
+        if not fit.encodes_targets:
+            raise OptionError("for_training(): no TargetEncode is among the transforms, so give the Preprocess itself.")
+        return FrozenPreprocess(fit.for_training)
+
     def to_module(self, outputs: Sequence[str] | None = None) -> PreprocessModule:
         """This as a `torch.nn.Module`: a dict of tensors by column to one by output, with the bits of `prep(rows)`.
 
@@ -343,7 +408,7 @@ class Preprocess(DeclaredTransform):
 
         fitted = chosen_of(self._fitted.outputs, outputs)
         check_exported(fitted)
-        names = [name for each in fitted for name in names_of(each.output)]
+        names = [name for each in fitted for name in each.names]
         return PreprocessModule(fitted, names if outputs is None else list(outputs))
 
     def arrays(self, rows: Any, outputs: Sequence[str] | None = None) -> dict[str, npt.NDArray[Any]]:
@@ -385,7 +450,8 @@ class Preprocess(DeclaredTransform):
         from torch_dataloader_utils.preprocess.saving import save
 
         fit = self._fitted
-        facts = {"digest": fit.digest, "options": {"dtype": fit.dtype}, "fitted_on": {"rows": fit.rows}}
+        fitted_on = {"rows": fit.rows, **({"files": [each.to_json() for each in fit.seen]} if fit.seen else {})}
+        facts = {"digest": fit.digest, "options": {"dtype": fit.dtype}, "fitted_on": fitted_on}
         save(os.fspath(path), storage_options or {}, fit.outputs, facts)
 
     @classmethod
@@ -404,7 +470,9 @@ class Preprocess(DeclaredTransform):
         outputs, content = Loading(os.fspath(path), storage_options or {}).read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
-        made._fit = _Fit(tuple(outputs), content["fitted_on"]["rows"], made._dtype)
+        fitted_on = content["fitted_on"]
+        seen = tuple(map(SeenRows.from_json, fitted_on.get("files", ())))
+        made._fit = _Fit(tuple(outputs), fitted_on["rows"], made._dtype, seen)
         return made
 
     def __repr__(self) -> str:
@@ -423,24 +491,46 @@ class FrozenPreprocess(DeclaredTransform):
     @property
     def reads(self) -> list[str]:
         """The columns that it needs."""
-        return list(dict.fromkeys(name for each in self._fit.outputs for name in each.output.columns))
+        return list(dict.fromkeys(name for each in self._fit.outputs for name in each.reads))
 
     @property
     def mark(self) -> str:
         """Its digest."""
         return self._fit.digest
 
+    def meet(self, rows: RowsRead, name: str) -> None:
+        """Warn if targets are encoded for rows that were fitted on, as if they were others.
+
+        Raises:
+            OptionError: rows were in other folds when they were fitted on.
+        """
+        fit = self._fit
+        if PLACE in self.reads and any(seen.moved(rows) for seen in fit.seen):
+            raise OptionError(
+                f"{name}: when the Preprocess was fitted, it was given these files by other names, so their rows were "
+                "in other folds. Give the path that fit() was given, or fit it with TargetEncode(by=[...])."
+            )
+        plain = [each.output.name for each in fit.outputs if each.output.target is not None and not each.training]
+        if plain and any(seen.among(rows) for seen in fit.seen):
+            _LOG.warning(
+                "%s: the Preprocess was fitted on these rows, so %s of a row is made of its own target, and a model "
+                "learns to trust it. Train with transform=prep.for_training().",
+                name, listed(plain, show=repr),
+            )  # fmt: skip
+
     @property
     def encoded(self) -> list[str]:
         """The columns of which ids are made."""
         names: dict[bool, list[str]] = {True: [], False: []}  # by whether ids are made of the column itself
         for each in self._fit.outputs:
-            names[isinstance(each.last, IdTransform) and len(each.output.chain) == 1] += each.output.columns
+            of_ids = isinstance(each.last, (IdTransform, TargetEncode)) and len(each.output.chain) == 1
+            names[of_ids] += each.output.columns
+            names[False] += each.reads[len(each.output.columns) :]
         return [name for name in dict.fromkeys(names[True]) if name not in names[False]]
 
-    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """What becomes of the rows of a record batch."""
-        made = applied_to(self._fit.outputs, rows)
+    def __call__(self, rows: Any) -> Any:
+        """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row."""
+        made = in_form(self._fit.outputs, rows)
         for each in self._fit.outputs:
             if each.categories is not None:
                 recorder().count_ids(each.output.name, *counts_of_ids(each.categories, made.column(each.output.name)))
@@ -449,7 +539,9 @@ class FrozenPreprocess(DeclaredTransform):
 
 def _numbers_of(each: FittedOutput) -> list[str]:
     """The names of an output's columns of computed numbers."""
-    names, last = names_of(each.output), each.last
+    names, last = each.names, each.last
+    if isinstance(last, TargetEncode):
+        return names
     if isinstance(last, (IdTransform, Keep, Cross)):
         return names[1:]  # an indicator
     if isinstance(last, DateParts):

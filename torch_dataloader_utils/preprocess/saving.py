@@ -13,7 +13,7 @@ import numpy as np
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.preprocess.encoding import encoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
-from torch_dataloader_utils.preprocess.transforms import Categorize, ColumnTransform, Cross
+from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, ColumnTransform, Cross
 from torch_dataloader_utils.printing import in_bytes
 from torch_dataloader_utils.redaction import printable
 
@@ -50,11 +50,7 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
         "format": FORMAT,
         "version": VERSION,
         **facts,
-        "inputs": {
-            column: type_.text
-            for each in outputs
-            for column, type_ in zip(each.output.columns, each.types, strict=True)
-        },
+        "inputs": {column: type_.text for each in outputs for column, type_ in each.inputs.items()},
         "outputs": made,
         "files": {file: [len(data), digest_of_bytes(data)] for file, data in files.items()},
     }
@@ -81,7 +77,7 @@ def _output(each: FittedOutput, stem: str, files: dict[str, bytes]) -> dict[str,
     """An output with what it learned; adds the files that its vocabularies become."""
     fitted = []
     for learned in each.fitted:
-        plain = {name: encoded(value) for name, value in learned.items() if name not in ("vocabulary", "counts")}
+        plain = {name: encoded(value) for name, value in learned.items() if name not in HELD}
         if "vocabulary" in learned:
             plain["vocabulary"] = _vocabulary(each.output.name, stem, learned, files)
         fitted.append(plain)
@@ -99,23 +95,32 @@ def _link(link: ColumnTransform) -> dict[str, Any]:
 
 
 def _vocabulary(output: str, stem: str, learned: Mapping[str, Any], files: dict[str, bytes]) -> dict[str, Any]:
-    vocabulary, counts = learned["vocabulary"], learned.get("counts")
+    vocabulary, counts, encoding = learned["vocabulary"], learned.get("counts"), learned.get("encoding")
+    made: dict[str, Any] = {"type": vocabulary.type}
+    if encoding is not None:
+        made |= {"folds": encoding.shape[1] - 1, "others": encoding[-2:].tolist()}  # of unseen values and null
+        encoding = encoding[:-2]
     if len(vocabulary) <= _INLINE and python_type(vocabulary.type) is not None:
-        made: dict[str, Any] = {"type": vocabulary.type, "values": encoded(vocabulary.values)}
+        inline = {**made, "values": encoded(vocabulary.values)}
         if counts is not None:
-            made["counts"] = [int(count) for count in counts]
-        if len(json.dumps(made)) <= _INLINE_BYTES:
-            return made
+            inline["counts"] = [int(count) for count in counts]
+        if encoding is not None:
+            inline["encoding"] = encoding.tolist()
+        if len(json.dumps(inline)) <= _INLINE_BYTES:
+            return inline
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = {"value": vocabulary.array, "id": pa.array(np.arange(len(vocabulary)))}
     if counts is not None:
         columns["count"] = pa.array(np.asarray(counts, np.int64))
+    if encoding is not None:
+        flat = encoding.reshape(len(encoding), -1)
+        columns["encoding"] = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     data = sink.getvalue().to_pybytes()
     safe = "".join(sign if sign.isalnum() or sign in "-_" else "_" for sign in output)
     name = f"{stem}.{safe[:_LONGEST_PART]}.{digest_of_bytes(data)[:8]}.parquet"
     files[name] = data
-    return {"type": vocabulary.type, "file": name}
+    return {**made, "file": name}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
 from typing import Any
@@ -15,10 +15,12 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.chains import (
     computed,
     crossed_hashes,
     filled,
+    fold_hashes,
 )
 from torch_dataloader_utils.preprocess.columns import (
     NumberView,
@@ -29,6 +31,7 @@ from torch_dataloader_utils.preprocess.columns import (
     elements,
     kind_of,
     known_type,
+    naming,
     numbers_of,
     plain_values,
     scalar_of,
@@ -38,7 +41,9 @@ from torch_dataloader_utils.preprocess.counts import ValueCounts, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
-from torch_dataloader_utils.preprocess.spec import OutputSpec
+from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
+from torch_dataloader_utils.preprocess.target import TargetEncode
+from torch_dataloader_utils.preprocess.target_sums import TargetSums
 from torch_dataloader_utils.preprocess.transforms import (
     F64,
     Bucketize,
@@ -63,10 +68,12 @@ class Learning:
     """How far the links of one output have learned, and what the present scan counts for the next of them."""
 
     def __init__(self, output: OutputSpec, types: Sequence[pa.DataType], memory: int) -> None:
-        self.output, self.types, self._memory = output, tuple(types), memory
+        self.output, self._memory = output, memory
+        self.types = tuple(types)  # of the columns that it is fitted on
         self.learned: list[Fitted] = []
         self.numbers: NumberStatistics | None = None
         self.counts: ValueCounts | None = None
+        self.targets: TargetSums | None = None
         self.remarks: set[Remark] = set()
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
         self._check_imputed()
@@ -108,6 +115,11 @@ class Learning:
             self.counts = ValueCounts(
                 pa.int64() if self._by_bits or of_hashes else self._category_type(), memory=self._memory
             )
+        if "targets" in needs:
+            assert self.output.target is not None
+            target = self.types[len(self.output.columns)]
+            with naming(self.output.where):
+                self.targets = TargetSums(self.output.target, category_type(self._value_type), target)
 
     @property
     def _value_type(self) -> pa.DataType:
@@ -115,10 +127,8 @@ class Learning:
 
     def _category_type(self) -> pa.DataType:
         """The type of the values that are counted."""
-        try:
+        with naming(self.output.where):
             return counted_type(category_type(self._value_type))
-        except UnsupportedTypeError as error:
-            raise UnsupportedTypeError(f"{self.output.where}: {error}") from error
 
     def add(self, arrays: Sequence[pa.Array]) -> None:
         """Count rows, given by the arrays of the output's columns.
@@ -126,10 +136,8 @@ class Learning:
         Raises:
             UnsupportedTypeError: a value has no id, or is of another type than those of the column.
         """
-        try:
+        with naming(self.output.where):
             self._add([_as_known(array, type_) for array, type_ in zip(arrays, self.types, strict=True)])
-        except UnsupportedTypeError as error:
-            raise UnsupportedTypeError(f"{self.output.where}: {error}") from error
 
     def _add(self, arrays: Sequence[pa.Array]) -> None:
         if isinstance(self.output.chain[-1], Cross):
@@ -138,7 +146,7 @@ class Learning:
             return
         values, _ = elements(arrays[0])
         if not self.output.numeric:
-            self._count(filled(self.links, values)[0])
+            self._count(filled(self.links, values)[0], arrays[1:])
             return
         view = numbers_of(values)
         self._look_below(view)
@@ -146,11 +154,16 @@ class Learning:
         computed(self.links, view, x)
         assert self.numbers is not None
         self.numbers.add(x)
-        if self.counts is not None:
-            self._count(as_arrow(x))
+        if self.counts is not None or self.targets is not None:
+            self._count(as_arrow(x), arrays[1:])
 
-    def _count(self, values: pa.Array) -> None:
-        assert self.counts is not None
+    def _count(self, values: pa.Array, more: Sequence[pa.Array]) -> None:
+        """Count values, or sum their target, with which `more` begins; what decides folds follows."""
+        if self.targets is not None:
+            hashes = fold_hashes(self.targets.link, more[1:])
+            self.targets.add(categories_of(values), more[0], hashes)
+        if self.counts is None:
+            return
         if self._by_bits:
             x = numbers_of(values).all()
             values = as_arrow(_ordered_bits(x[np.isfinite(x)]))
@@ -172,6 +185,8 @@ class Learning:
             self.numbers.merge(other.numbers)
         if self.counts is not None and other.counts is not None:
             self.counts.merge(other.counts)
+        if self.targets is not None and other.targets is not None:
+            self.targets.merge(other.targets)
 
     def decisive(self, counts: ValueCounts) -> list[pa.Table]:
         """Of the counts of some values: those that decide what is learned once all values are counted."""
@@ -195,7 +210,7 @@ class Learning:
         """Let as many links learn as what was counted allows."""
         self._learn()
         self.close()
-        self.numbers = self.counts = None
+        self.numbers = self.counts = self.targets = None
 
     def close(self) -> None:
         """Remove the temporary files, if there are some."""
@@ -221,8 +236,16 @@ class Learning:
             return self._given(link)
         if not link.needs:
             return {}
+        if isinstance(link, TargetEncode):
+            if self.targets is None:
+                raise Uncounted
+            return self.targets.learned(self.output.name)
         if isinstance(link, Impute):
             return {"value": self._imputed(link, numbers)}
+        if isinstance(link, Keep):
+            if self.counts is None:
+                raise Uncounted
+            return _categories(Categorize(order="value"), self.counts)
         if isinstance(link, (Categorize, Cross)):
             return self._vocabulary(link.of if isinstance(link, Cross) else link)
         if numbers is None:
@@ -297,16 +320,24 @@ class Learning:
 
     def made(self, dtype: str) -> FittedOutput:
         """The output, fitted."""
-        return FittedOutput(self.output, tuple(map(column_type, self.types)), tuple(self.learned), dtype)
+        types, by = self.types[: len(self.output.columns)], self.types[len(self.types) - len(self.output.by) :]
+        return FittedOutput(
+            self.output, tuple(map(column_type, types)), tuple(self.learned), dtype, tuple(map(column_type, by))
+        )
 
 
-def known_types(output: OutputSpec, types: Sequence[pa.DataType]) -> list[pa.DataType]:
-    """The types of an output's columns; of those in which all is null, one that its chain can take."""
+def known_types(output: OutputSpec, types: Mapping[str, pa.DataType]) -> list[pa.DataType]:
+    """The types of the columns that an output is fitted on; of those in which all is null, one that it can take."""
     last = output.chain[-1]
     if isinstance(last, Keep):
-        return list(types)
+        return [types[name] for name in output.columns]
     other = pa.float64() if output.numeric else pa.timestamp("us") if isinstance(last, DateParts) else pa.string()
-    return [known_type(type_, other) for type_ in types]
+    found = [known_type(types[name], other) for name in output.columns]
+    if output.target is None:
+        return found
+    target = known_type(types[output.target.target], pa.string() if output.target.classes else pa.float64())
+    by = [pa.uint64() if name == PLACE else known_type(types[name], pa.string()) for name in output.fold_columns]
+    return [*found, target, *by]
 
 
 def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> NumberStatistics:
@@ -338,6 +369,8 @@ def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     moved = False
     for link in chain[first:]:
         needs = link.needs
+        if "targets" in needs and link is not chain[first]:
+            break  # it sums over the categories that the links before it make, which are not known yet
         # Behind another transform, sums follow only of a grid of known values.
         found |= {"grid"} if moved and needs & {"moments", "grid"} else set() if moved else needs
         moved = moved or isinstance(link, NumberTransform)
@@ -441,8 +474,8 @@ class FitScan:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it reads."""
-        return list(dict.fromkeys(name for output in self.counting.values() for name in output.output.columns))
+        """The columns that it reads; `PLACE` among them, if folds are decided by rows' places."""
+        return list(dict.fromkeys(name for output in self.counting.values() for name in output.output.fitted_columns))
 
     @property
     def mark(self) -> str:
@@ -467,10 +500,11 @@ class FitScan:
 
         Raises:
             ColumnNotFoundError: columns are missing; it names all of them.
+            OptionError: folds are decided by rows' places, and these have none.
             UnsupportedTypeError: a column has values of another kind than the schema said, or some that have no id.
         """
         found = {name: column_of(rows, name) for name in self.columns}
-        missing = [name for name, column in found.items() if column is None]
+        missing = [name for name, column in found.items() if column is None and name != PLACE]
         if missing:
             raise ColumnNotFoundError(
                 f"these rows have no column {listed(map(repr, missing))}: the scan needs {list(found)}, and there "
@@ -479,9 +513,11 @@ class FitScan:
         self.rows += rows.num_rows
         if not rows.num_rows:
             return
+        if PLACE in found and found[PLACE] is None:
+            raise without_places([output.output for output in self.counting.values()])
         columns = {name: whole(column) for name, column in found.items()}
         for output in self.counting.values():
-            output.add([columns[name] for name in output.output.columns])
+            output.add([columns[name] for name in output.output.fitted_columns])
 
     def merge(self, other: FitScan) -> None:
         """Count what a scan of other rows has counted, too; that one stays as it is.

@@ -13,8 +13,17 @@ import pyarrow as pa
 
 from torch_dataloader_utils.api.stream import stream
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
-from torch_dataloader_utils.loader.dataset import LoaderDataset, as_stored, data_digest, part_of, passes_of
+from torch_dataloader_utils.loader.dataset import (
+    LoaderDataset,
+    as_stored,
+    data_digest,
+    part_of,
+    passes_of,
+    rows_of_dataset,
+)
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
+from torch_dataloader_utils.preprocess.columns import with_fields
 from torch_dataloader_utils.schemas.columns import project
 
 # Keywords of `stream` that do not say which rows are read.
@@ -30,15 +39,17 @@ class FitRows:
 
     Attributes:
         schema: of all columns.
-        tables: reads tables of some columns.
+        tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
         total: how many rows there are; None if known only after reading.
         mark: a digest of what all processes that share the scans must see.
+        read: which rows of files were read, by all of these processes.
     """
 
     schema: pa.Schema
     tables: Callable[[Sequence[str]], Generator[pa.Table | pa.RecordBatch]]
     total: int | None
     mark: str
+    read: Callable[[], Sequence[RowsRead]] = tuple
 
 
 def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: int = 0, parts: int = 1) -> FitRows:
@@ -67,14 +78,42 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: in
     dataset = dataset_of(source, options, call)
     assert dataset is not None
 
+    read: list[RowsRead] = []
+
     def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-        stored = as_stored(dataset, {**READ, "columns": list(columns)}, f"{call}()")
+        # Only a transform is given the places of rows.
+        how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
+        stored = as_stored(dataset, {**READ, **how}, f"{call}()")
+        read.append(rows_of_dataset(stored))
         with closing(part_of(stored, part, parts)) as own:
             if passes_of(own).source.splits:
                 yield from own
 
     stored = as_stored(dataset, READ, f"{call}()")
-    return FitRows(stored.schema, tables, known_rows(part_of(stored, part, parts)), data_digest(stored))
+    return FitRows(
+        stored.schema, tables, known_rows(part_of(stored, part, parts)), data_digest(stored), lambda: read[-1:]
+    )
+
+
+@dataclass(frozen=True)
+class PlacedRows(DeclaredTransform):
+    """These columns as they are, `PLACE` among them."""
+
+    columns: tuple[str, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.columns
+
+    @property
+    def mark(self) -> str:
+        """That of all of its kind."""
+        return "places"
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows."""
+        return with_fields(rows, self.columns).select(list(self.columns))
 
 
 def known_rows(dataset: LoaderDataset) -> int | None:
@@ -151,9 +190,12 @@ def _of_all(several: Sequence[FitRows]) -> FitRows:
         for each in several:
             yield from each.tables(columns)
 
+    def read() -> Sequence[RowsRead]:
+        return [rows for each in several for rows in each.read()]
+
     totals = [each.total for each in several if each.total is not None]
     total = sum(totals) if len(totals) == len(several) else None
-    return FitRows(pa.schema(common), tables, total, " ".join(each.mark for each in several))
+    return FitRows(pa.schema(common), tables, total, " ".join(each.mark for each in several), read)
 
 
 def table_of(source: Any) -> pa.Table | None:

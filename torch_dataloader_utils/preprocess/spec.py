@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.options.by_column import ALL, TYPES, Leaves
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.kinds import ColumnKind
+from torch_dataloader_utils.preprocess.target import TargetEncode, class_names
 from torch_dataloader_utils.preprocess.transforms import (
     ColumnTransform,
     Cross,
@@ -57,6 +59,27 @@ class OutputSpec:
         """Whether its values are computed with as float64."""
         return any(link.numeric for link in self.chain)
 
+    @property
+    def target(self) -> TargetEncode | None:
+        """What encodes a target, if something does."""
+        last = self.chain[-1]
+        return last if isinstance(last, TargetEncode) else None
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The columns whose values decide a row's fold."""
+        return () if self.target is None else tuple(self.target.by or ())
+
+    @property
+    def fold_columns(self) -> tuple[str, ...]:
+        """The same, or `PLACE` without any; nothing, if there are no folds."""
+        return self.by or (() if self.target is None else (PLACE,))
+
+    @property
+    def fitted_columns(self) -> tuple[str, ...]:
+        """The columns that it is fitted on."""
+        return self.columns if self.target is None else (*self.columns, self.target.target, *self.fold_columns)
+
 
 def entries_of(spec: Any) -> Entries:
     """The entries of a spec.
@@ -97,13 +120,19 @@ def named_in(entries: Entries) -> list[str]:
     return [name for key in entries for name in ([key] if isinstance(key, str) else key)]
 
 
+def read_in(entries: Entries) -> list[str]:
+    """The names in the keys of entries, and of the columns that targets and folds are made of."""
+    outputs = [OutputSpec("", (), chain) for chains in entries.values() for chain in chains.values()]
+    return [*named_in(entries), *(name for each in outputs for name in each.fitted_columns if name != PLACE)]
+
+
 def _is_names(columns: Any) -> bool:
     return isinstance(columns, tuple) and all(isinstance(name, str) and name for name in columns)
 
 
 def _entry(where: str, given: Any) -> Mapping[str | None, Chain]:
     given = given if isinstance(given, ColumnTransform) else plain(given)
-    if isinstance(given, Mapping) and "kind" not in given:
+    if isinstance(given, Mapping) and not isinstance(given.get("kind"), str):  # an output may be called so
         if not given or not all(isinstance(name, str) and name for name in given):
             raise OptionError(f"{where}: {shown(given)}: expected a dict of output -> transform.")
         return {name: _chain(f"{where}: {name!r}", each) for name, each in given.items()}
@@ -143,7 +172,7 @@ def outputs_of(
     Args:
         entries: of the spec.
         columns: that there are.
-        types: the words for each column's type, most exact first.
+        types: the words for the type of each column, and of the others that `read_in` names, most exact first.
         others: "keep" if columns that no entry names are kept.
 
     Raises:
@@ -169,14 +198,16 @@ def outputs_of(
         for column, each in zip(names, own, strict=True):
             for name, chain in chains.items():
                 if not isinstance(chain[0], Drop):
-                    made.append(OutputSpec(column if name is None else name, each, chain))
+                    output = OutputSpec(column if name is None else name, each, chain)
+                    made.append(output)
+                    missing += {*output.fitted_columns} - {*types, *each, PLACE}
     if missing:
         raise ColumnNotFoundError(
             f"no columns {sorted(set(missing))}, which the Preprocess names: the columns are {list(columns)}."
         )
     if others == "keep":
         made += [OutputSpec(name, (name,), (Keep(),)) for name in columns if name not in named]
-    _check_names(made)
+    check_names([name for output in made for name in names_of(output)])
     return made
 
 
@@ -191,8 +222,12 @@ def _unmatched(key: str, columns: Sequence[str], types: Mapping[str, Sequence[st
     return [key]
 
 
-def _check_names(outputs: Sequence[OutputSpec]) -> None:
-    names = [name for output in outputs for name in names_of(output)]
+def check_names(names: Sequence[str]) -> None:
+    """Check that there are outputs, and that their names differ.
+
+    Raises:
+        OptionError: they do not.
+    """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise OptionError(
@@ -203,14 +238,14 @@ def _check_names(outputs: Sequence[OutputSpec]) -> None:
         raise OptionError("Preprocess: the spec leaves no output.")
 
 
-def names_of(output: OutputSpec) -> list[str]:
-    """The names of the columns that an output becomes."""
+def names_of(output: OutputSpec, classes: Sequence[Any] = ()) -> list[str]:
+    """The names of the columns that an output becomes; `classes` are those of its target, if it has some."""
     last = output.chain[-1]
     if isinstance(last, DateParts):
         ends = ("_sin", "_cos") if last.cyclic else ("",)
         own = [f"{output.name}_{part}{end}" for part in last.parts for end in ends]
     else:
-        own = [output.name]
+        own = class_names(output.name, classes)
     indicator = any(isinstance(link, Impute) and link.indicator for link in output.chain)
     return own + ([f"{output.name}_missing"] if indicator else [])
 
@@ -224,6 +259,8 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
     """
     last, kind, of = output.chain[-1], kinds[0], output.where
     if isinstance(last, Keep) and len(output.chain) == 1:
+        if last.classes and (kind.nested or kind.values not in _OF_IDS):
+            raise UnsupportedTypeError(f"{of}: {last!r}: the column holds {kind.text}, not classes.")
         return
     for column, each in zip(output.columns, kinds, strict=True):
         if output.numeric and each.values != "number":
@@ -231,8 +268,12 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
             raise UnsupportedTypeError(
                 f"{of}: {link!r} computes with numbers, but the column holds {each.text}. {_instead(each.values)}"
             )
-        if isinstance(last, IdTransform) and not output.numeric and each.values not in _OF_IDS:
-            raise UnsupportedTypeError(f"{of}: {last!r} makes no ids of column {column!r}, which holds {each.text}.")
+        if isinstance(last, (IdTransform, TargetEncode)) and not output.numeric and each.values not in _OF_IDS:
+            raise UnsupportedTypeError(
+                f"{of}: {last!r} takes no values of column {column!r} as categories: it holds {each.text}."
+            )
+        if isinstance(last, TargetEncode) and each.nested:
+            raise UnsupportedTypeError(f"{of}: TargetEncode takes no lists, but column {column!r} holds {each.text}.")
         if isinstance(last, Cross) and each.nested:
             raise UnsupportedTypeError(f"{of}: Cross takes no lists, but column {column!r} holds {each.text}.")
     if isinstance(last, DateParts) and (kind.values not in _OF_TIMES or kind.nested):
@@ -249,10 +290,40 @@ def check_kinds(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
             raise UnsupportedTypeError(f"{of}: indicator=True takes no lists, but the column holds {kind.text}.")
 
 
+def check_target(output: OutputSpec, kinds: Sequence[ColumnKind]) -> None:
+    """Check the columns of which an output's target and folds are made, by the kinds of these.
+
+    Raises:
+        UnsupportedTypeError: a column does not hold such values.
+        OptionError: the target is the column itself.
+    """
+    if output.target is None:
+        return
+    of, target = output.where, output.target.target
+    if target in output.columns:
+        raise OptionError(f"{of}: {output.target!r} would encode the target by itself: name another column.")
+    if (kind := kinds[0]).nested or kind.values not in ("number", "text", "bytes"):
+        raise UnsupportedTypeError(
+            f"{of}: the target {target!r} holds {kind.text}: expected numbers, or classes as text, bytes or numbers."
+        )
+    for name, kind in zip(output.fold_columns, kinds[1:], strict=True):
+        if kind.nested or kind.values not in (*_OF_IDS, "time"):
+            raise UnsupportedTypeError(f"{of}: by={name!r} holds {kind.text}, which is not hashed.")
+
+
 def _check_imputed(of: str, link: Impute, output: OutputSpec, kind: str) -> None:
     expected = {"number": (int, float, bool), "text": (str,), "bytes": (bytes,)}.get(kind)
     if expected is not None and not isinstance(link.value, expected):
         raise OptionError(f"{of}: {link!r}: the column holds {kind}.")
+
+
+def without_places(outputs: Sequence[OutputSpec]) -> OptionError:
+    """The error for rows without places, of which folds are to be made."""
+    named = next(output for output in outputs if PLACE in output.fold_columns)
+    return OptionError(
+        f"output {named.name!r}: {named.target!r} decides a row's fold by its place in a file, and these rows have "
+        "none. Give by=, the columns that identify a row or a group of rows, such as by=['user_id'], and fit it again."
+    )
 
 
 def _instead(kind: str) -> str:

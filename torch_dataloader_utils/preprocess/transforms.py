@@ -29,6 +29,7 @@ F64: TypeAlias = npt.NDArray[np.float64]
 I64: TypeAlias = npt.NDArray[np.int64]
 Fitted: TypeAlias = Mapping[str, Any]  # what a transform learned: plain values, and a `Vocabulary`
 
+HELD = ("vocabulary", "counts", "encoding")  # of these, what is learned by value; all else is plain
 _LARGE = 2.0**900  # far from where a float64 added to another one is infinite
 STRATEGIES = ("mean", "median", "most_frequent")
 PARTS: dict[str, tuple[int, int]] = {  # the least value of each, and how many there are
@@ -561,8 +562,22 @@ class DateParts(ColumnTransform):
 class Keep(ColumnTransform):
     """The column as it is."""
 
+    classes: bool = setting(
+        default=False, check=flag, doc="whether its values are classes, whose rows a fit counts for `class_counts`"
+    )
+
     ends = True
     numeric = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The counts of values, if they are classes."""
+        return frozenset({"counts"}) if self.classes else frozenset()
+
+    @property
+    def learned(self) -> Mapping[str, Check]:
+        """See `ColumnTransform`."""
+        return {"vocabulary": _given, "counts": _given} if self.classes else {}
 
 
 class Drop(ColumnTransform):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,13 @@ class RowCopies(Protocol):
     @property
     def column(self) -> str:
         """The column whose values decide."""
+
+    @property
+    def unlearned(self) -> bool:
+        """Whether it depends on how many rows have each value; `learned` then returns it once that is known."""
+
+    def learned(self, counts: Mapping[Any, int], name: str) -> RowCopies:
+        """It, once it is known how many rows have each value, null left out; `name` is that of the data."""
 
     def counted(self, values: pa.ChunkedArray, file: int, segment: int, epoch: int) -> npt.NDArray[np.int64]:
         """The number of copies of each row of a segment, int64 [rows].

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -26,6 +27,7 @@ from torch_dataloader_utils.errors import PlanMismatchError, WorkerError
 from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.progress import Shown
 from torch_dataloader_utils.reading.encoded import read_encoded
+from torch_dataloader_utils.reading.labels import check_labels, counted_labels
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.task_reader import TaskReader
 from torch_dataloader_utils.schemas.columns import top_level
@@ -49,11 +51,13 @@ class RowCounts:
         of: digest of all files, including those of other ranks; "" if there was nothing to scan.
         live_rows: index in the list of all files -> live rows of each segment.
         values: key of a column of codes -> its distinct values over all live rows, in any order.
+        labels: label -> how many live rows have it, null left out; empty if they were not counted.
     """
 
     of: str = ""
     live_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     values: Mapping[str, pa.Array] = field(default_factory=dict)
+    labels: Mapping[Any, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ class Sharing:
         values = {
             key: pa.concat_arrays([answer.values[key] for answer in answers]).unique() for key in answers[0].values
         }
-        return RowCounts(counts.of, live, values)
+        return RowCounts(counts.of, live, values, sum((Counter(answer.labels) for answer in answers), Counter()))
 
 
 def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile, ...]:
@@ -185,12 +189,69 @@ def scan_row_counts(
         FileReadError: a file cannot be read.
     """
     began = time.monotonic()
-    places = range(sharing.rank, len(files), sharing.num_ranks)
-    jobs = [(place, run) for place in places for run in runs_of_file(files[place])]
     spec = narrowed(spec, tokens)
     lists = None if tokens is None else _only(spec.converter, tokens)
     collected = {plan.key: _Distinct(plan) for plan in spec.converter.unlearned}
-    live: dict[int, list[int]] = {place: [] for place in places}
+
+    def work(reader: TaskReader, file: DataFileInfo, place: int) -> int:
+        return _segment(reader, file, place, collected.values(), lists)
+
+    live = _over_segments(spec, files, sharing, threads, over, work)
+    counts = RowCounts(
+        _digest(files),
+        {place: tuple(rows) for place, rows in live.items()},
+        {key: distinct.values() for key, distinct in collected.items()},
+    )
+    _announce(counts, time.monotonic() - began)
+    return counts
+
+
+def scan_labels(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over) -> RowCounts:
+    """This rank's counts of the live rows that have each label; arguments as of `scan_row_counts`.
+
+    Raises:
+        FileReadError: a file cannot be read.
+        OptionError: a label is no whole number, or there are too many.
+    """
+    assert spec.copies is not None
+    column, counts, lock = spec.copies.column, Counter[Any](), threading.Lock()
+    narrow = narrowed(spec)
+    given = [item for item in narrow.given if item.name != column]
+    narrow = replace(narrow, given=pa.schema([*given, narrow.schema.field(column)]), transform=None)
+
+    def work(reader: TaskReader, file: DataFileInfo, place: int) -> int:
+        rows, table = reader.live(file.key, place)
+        found = counted_labels(column, table.column(column))
+        with lock:
+            counts.update(found)
+            check_labels(column, len(counts))
+        return rows
+
+    _over_segments(narrow, files, sharing, threads, over, work)
+    return RowCounts(_digest(files), labels=counts)
+
+
+def _over_segments(
+    spec: ScanSpec,
+    files: Sequence[DataFile],
+    sharing: Sharing,
+    threads: int,
+    over: Over,
+    of_segment: Callable[[TaskReader, DataFileInfo, int], T],
+) -> dict[int, list[T]]:
+    """What a function returns for each segment of this rank's files, by the files' places in the list.
+
+    Args:
+        spec: of the readers.
+        files: of all ranks.
+        sharing: the ranks that share the work.
+        threads: that read.
+        over: shows the progress over a number of segments.
+        of_segment: called with a reader, a file, and the segment's index in its layout.
+    """
+    places = range(sharing.rank, len(files), sharing.num_ranks)
+    jobs = [(place, run) for place in places for run in runs_of_file(files[place])]
+    made: dict[int, list[T]] = {place: [] for place in places}
     by_key = {files[place].info.key: files[place] for place in places}
     opened = threading.local()
     readers: list[TaskReader] = []
@@ -199,28 +260,22 @@ def scan_row_counts(
         opened.reader = spec.open(by_key)
         readers.append(opened.reader)
 
-    def work(job: tuple[int, range]) -> list[int]:
+    def work(job: tuple[int, range]) -> list[T]:
         place, run = job
-        return [_segment(opened.reader, files[place].info, number, collected.values(), lists) for number in run]
+        return [of_segment(opened.reader, files[place].info, number) for number in run]
 
     try:
         with (
             over(sum(len(run) for _, run in jobs)) as shown,
             ThreadPoolExecutor(threads, "count", open_reader) as pool,
         ):
-            for (place, _), rows in zip(jobs, pool.map(work, jobs), strict=True):
-                live[place] += rows
-                shown.advance(len(rows))
+            for (place, _), found in zip(jobs, pool.map(work, jobs), strict=True):
+                made[place] += found
+                shown.advance(len(found))
     finally:
         for reader in readers:
             reader.close()
-    counts = RowCounts(
-        _digest(files),
-        {place: tuple(rows) for place, rows in live.items()},
-        {key: distinct.values() for key, distinct in collected.items()},
-    )
-    _announce(counts, time.monotonic() - began)
-    return counts
+    return made
 
 
 def _digest(files: Iterable[DataFile]) -> str:

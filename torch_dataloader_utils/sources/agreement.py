@@ -37,7 +37,7 @@ def sharing_of(sharers: Sharers, does: str, work: str = Sharing.work) -> Sharing
 
 def asks_scan(options: Options) -> bool:
     """Whether the options may require a scan of the data."""
-    return options.shard.count_rows or _asks_codes(options)
+    return options.shard.count_rows or _asks_codes(options) or options.subset.counts_labels
 
 
 def _asks_codes(options: Options) -> bool:
@@ -64,6 +64,7 @@ def _decisive(options: Options) -> dict[str, str]:
         "on_error": repr(options.read.on_error),
         "manifest": "None" if options.read.manifest is None else "a file",
         "follow": str(options.follow.follows),
+        "class_weights": "'balanced'" if options.subset.counts_labels else "not 'balanced'",
         "strings": "'codes'" if _asks_codes(options) else "without 'codes'",
         "the version of torch_dataloader_utils": __version__,
     }

@@ -19,10 +19,12 @@ from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.base import Format
+from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -31,7 +33,14 @@ from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
-from torch_dataloader_utils.reading.row_count_scan import REMOTE_SCANS, RowCounts, Sharing, scan_row_counts, with_counts
+from torch_dataloader_utils.reading.row_count_scan import (
+    REMOTE_SCANS,
+    RowCounts,
+    Sharing,
+    scan_labels,
+    scan_row_counts,
+    with_counts,
+)
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import Chained, check_transformed, declared
@@ -45,6 +54,7 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
 from torch_dataloader_utils.sources.manifest_file import Inspected
+from torch_dataloader_utils.sources.places import with_places
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, usable_cores
@@ -179,7 +189,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         manifest = make(sharers)
         features, counts_rows = options.features, options.shard.count_rows
         options = replace(options, subset=_keyed(options.subset, manifest))
-        manifest = features.manifest(manifest, options)
+        manifest = _met(features.manifest(manifest, options), options, name)
         listed = perf_counter() - began
         _report_files(manifest, name)
         _check_processes(manifest.storage, options)
@@ -191,12 +201,11 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         key = features.counted_key(scan)
         _check_nulls(manifest, options, scan.converter)
         count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
-        scans = count or scan.converter.unlearned
-        scanned = _row_counts(scan, manifest.files, sharing, options, count, key) if scans else RowCounts()
+        scanned = _counts(scan, manifest.files, sharing, options, count, key)
     scanned = sharing.joined(scanned)
     files = with_counts(manifest.files, found or scanned) if count or found else manifest.files
     files = first_rows(features.planned(files), options.subset.limit, count or _exact(scan, files))
-    scan = read_encoded(replace(scan, converter=scan.converter.learned(scanned.values)), _ENCODED_VALUES)
+    scan = read_encoded(_learned(scan, scanned, name), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
     if not splits:
         _report_empty(name, _why_empty(manifest, options, count), follows=options.follow.follows)
@@ -252,12 +261,44 @@ def _row_counts(
     return scan_row_counts(scan, files, sharing, threads, over, key if count else None)
 
 
+def _counts(
+    scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool, key: str | None
+) -> RowCounts:
+    """What this rank counts and collects of the files before any plan."""
+    scans = count or scan.converter.unlearned
+    made = _row_counts(scan, files, sharing, options, count, key) if scans else RowCounts()
+    if scan.copies is None or not scan.copies.unlearned:
+        return made
+    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
+    over = partial(progress_of(options).over, work="counting labels", unit=f"{scan.opener.segment_name}s")
+    labels = scan_labels(scan, files, sharing, threads, over)
+    return replace(made, of=labels.of, labels=labels.labels)
+
+
+def _learned(scan: ScanSpec, counts: RowCounts, name: str) -> ScanSpec:
+    """The scan that knows what was counted and collected; `name` is that of the data."""
+    copies = scan.copies
+    if copies is not None and copies.unlearned:
+        copies = copies.learned(counts.labels, name)
+    return replace(scan, copies=copies, converter=scan.converter.learned(counts.values))
+
+
 def splits_of(files: Sequence[DataFile], options: SplitOptions) -> Splits:
     """All splits of these files, cut as the options say."""
     strategy = options.split_strategy
     if strategy is None or not hasattr(strategy, "split"):
         strategy = TargetSizeSplitStrategy(options.split_bytes, options.split_rows)
     return make_splits(strategy, files)
+
+
+def _met(manifest: FileManifest, options: Options, name: str) -> FileManifest:
+    """The manifest of which a transform that declares what it reads knows, with places if it asks for them."""
+    first = _declared(options.read)
+    if first is None:
+        return manifest
+    manifest = with_places(manifest, name) if PLACE in first.reads else manifest
+    first.meet(rows_read(manifest.files, options), name)
+    return manifest
 
 
 def _keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
@@ -312,11 +353,25 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
 
 def _asked(deliverable: pa.Schema, read: ReadOptions) -> Sequence[str] | None:
     """The columns that are asked for, or that the transform reads; None for all."""
+    first = _declared(read)
     if read.columns is not None:
-        return named_columns(deliverable, read.columns)
-    first = declared(read.transform if callable(read.transform) else Chained(tuple(read.transform or ())))
+        asked = named_columns(deliverable, read.columns)
+        return [*asked, PLACE] if first is not None and PLACE in first.reads else asked
     # It tells what is missing: some of them may be.
     return None if first is None else [name for name in first.reads if find_path(deliverable, name) is not None]
+
+
+def _declared(read: ReadOptions) -> DeclaredTransform | None:
+    """The first function of the transform, if it declares which columns it reads."""
+    return declared(read.transform if callable(read.transform) else Chained(tuple(read.transform or ())))
+
+
+def rows_read(files: Sequence[DataFile], options: Options) -> RowsRead:
+    """Which rows are read of these files, so that the same ones are known again."""
+    chosen = replace(options.subset, class_weights=None).text
+    filters = "" if options.read.filters is None else repr(options.read.filters)
+    names = {name_hash(file.info.path, file.info.file_size): file.name_hash for file in files}
+    return RowsRead(names, "; ".join(filter(None, [chosen, filters])))
 
 
 def _warn_of_objects(converter: Converter) -> None:
