@@ -44,7 +44,7 @@ SPEC: dict[Any, Any] = {
     "id": Categorize(min_count=2, max_size=500, order="value"),
     ("text", "few"): Cross(Categorize(max_size=50)),
     "tags": Categorize(),
-    "label": Keep(),
+    "label": Keep(classes=True),
 }
 
 
@@ -66,7 +66,9 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
         log.removeHandler(handler)
         log.setLevel(level)
         Grid.limit = limit
-    counts = {name: prep.counts(name) for name in ("id", "text") if name in prep.outputs}
+    counts: dict[str, Any] = {name: prep.counts(name) for name in ("id", "text") if name in prep.outputs}
+    if "label" in prep.outputs:
+        counts["label"] = list(map(list, prep.class_counts("label").items()))
     said = [line for line in lines if line.startswith("fitted on")]
     return {"digest": prep.digest, "text": repr(prep), "counts": counts, "said": said}
 

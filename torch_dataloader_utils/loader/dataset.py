@@ -576,6 +576,11 @@ def as_stored(dataset: LoaderDataset, changes: Mapping[str, Any], asked: str) ->
     return dataset._as_stored(changes, asked)
 
 
+def rows_of_dataset(dataset: LoaderDataset) -> RowsRead:
+    """Which rows a dataset reads."""
+    return rows_read(dataset._source.files, dataset._options)
+
+
 def part_of(dataset: LoaderDataset, part: int, parts: int) -> LoaderDataset:
     """A dataset of a part of the rows: every so many splits, from split `part` on. No split is in two parts."""
     return dataset._part(part, parts)
@@ -584,11 +589,6 @@ def part_of(dataset: LoaderDataset, part: int, parts: int) -> LoaderDataset:
 def data_digest(dataset: LoaderDataset) -> str:
     """A digest of its files and rows, of how they are split, and of the filter; paths may differ between machines."""
     return f"{dataset._passes.planner.data_digest:016x}"
-
-
-def rows_of_dataset(dataset: LoaderDataset) -> RowsRead:
-    """Which rows a dataset reads."""
-    return rows_read(dataset._source.files, dataset._options)
 
 
 def steps_of(dataset: LoaderDataset) -> int | None:

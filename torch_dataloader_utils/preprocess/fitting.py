@@ -35,7 +35,7 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 def fit(
     first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]
 ) -> tuple[FitScan, Sequence[RowsRead]]:
-    """The last scan that a fit needs, finished, and which rows of files were read.
+    """The last scan that a fit needs, finished, and which rows of files it has read.
 
     Args:
         first: makes the first scan of rows of a schema.

@@ -191,7 +191,7 @@ class Learning:
     def decisive(self, counts: ValueCounts) -> list[pa.Table]:
         """Of the counts of some values: those that decide what is learned once all values are counted."""
         last = self.output.chain[-1]
-        of = last.of if isinstance(last, Cross) else last
+        of = last.of if isinstance(last, Cross) else Categorize() if isinstance(last, Keep) else last
         values, numbers = counts.kept(max_size=1)  # the one that Impute("most_frequent") looks for
         if isinstance(of, Categorize) and of.values is None and not self._by_bits:
             # The mean or median takes the place of the missing ones: any value may become frequent.

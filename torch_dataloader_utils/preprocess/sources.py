@@ -42,7 +42,7 @@ class FitRows:
         tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
         total: how many rows there are; None if known only after reading.
         mark: a digest of what all processes that share the scans must see.
-        read: which rows of files were read, by all of these processes.
+        read: which rows of files were read.
     """
 
     schema: pa.Schema
@@ -77,7 +77,6 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: in
         return FitRows(table.schema, partial(_batches, table), table.num_rows, "")
     dataset = dataset_of(source, options, call)
     assert dataset is not None
-
     read: list[RowsRead] = []
 
     def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
@@ -90,9 +89,8 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: in
                 yield from own
 
     stored = as_stored(dataset, READ, f"{call}()")
-    return FitRows(
-        stored.schema, tables, known_rows(part_of(stored, part, parts)), data_digest(stored), lambda: read[-1:]
-    )
+    total = known_rows(part_of(stored, part, parts))
+    return FitRows(stored.schema, tables, total, data_digest(stored), lambda: read[-1:])
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,8 @@ def _several(source: Any) -> bool:
 
 
 def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-    yield from project(table, columns).to_batches(_ROWS)
+    """Some rows at a time, without places, which rows in memory do not have: who counts them tells what is missing."""
+    yield from project(table, [name for name in columns if name != PLACE]).to_batches(_ROWS)
 
 
 def _of_all(several: Sequence[FitRows]) -> FitRows:
@@ -190,7 +189,7 @@ def _of_all(several: Sequence[FitRows]) -> FitRows:
         for each in several:
             yield from each.tables(columns)
 
-    def read() -> Sequence[RowsRead]:
+    def read() -> list[RowsRead]:
         return [rows for each in several for rows in each.read()]
 
     totals = [each.total for each in several if each.total is not None]
