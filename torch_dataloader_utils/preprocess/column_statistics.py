@@ -259,7 +259,7 @@ def _top(scan: NumberScan, values: F64, counts: Any) -> tuple[tuple[Any, int], .
         (of_integer(int(value), scan.type) if whole else value, count)
         for value, count in zip(values[rows].tolist(), counts[rows].tolist(), strict=True)
     ]
-    return tuple(sorted([*ends, *found] if ends else found, key=lambda each: -each[1])[:_TOP])
+    return tuple(sorted([*ends, *found] if ends else found, key=lambda each: (-each[1], each[0]))[:_TOP])
 
 
 def _histogram(grid: Grid, type_: pa.DataType, first: float, last: float) -> Histogram:
