@@ -7,6 +7,7 @@ prep.fit("train/")
 loader = tdu.stream("train/", transform=prep)
 """
 
+from torch_dataloader_utils.preprocess.own import OwnTransform
 from torch_dataloader_utils.preprocess.preprocess import Preprocess
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
@@ -37,6 +38,7 @@ __all__ = [
     "Keep",
     "Log1p",
     "MinMax",
+    "OwnTransform",
     "Preprocess",
     "Robust",
     "Standardize",

@@ -30,6 +30,7 @@ from torch_dataloader_utils.preprocess.columns import (
 )
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import buckets, crossed
+from torch_dataloader_utils.preprocess.own import OwnTransform, applied
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     I64,
@@ -106,6 +107,9 @@ def schema_of(each: FittedOutput, types: Sequence[pa.DataType]) -> list[pa.Field
         made = [pa.int64()]
     elif isinstance(last, TargetEncode):
         made = [number] * len(names)
+    elif isinstance(last, OwnTransform):
+        given = pa.float64() if each.output.numeric else value_type(types[0])
+        return [pa.field(names[0], in_lists(types[0], last.output(given))), *(pa.field(n, number) for n in names[1:])]
     elif last.ends:
         made = [in_lists(types[0], pa.int64()), number]
     elif each.output.numeric:
@@ -163,6 +167,8 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
 
 def _ended(each: FittedOutput, values: pa.Array) -> pa.Array:
     """What the last link makes of the values before it: ids, or the places of categories."""
+    if isinstance(each.last, OwnTransform):
+        return applied(each.last, each.fitted[-1].get("own"), plain_values(values))
     if isinstance(each.last, TargetEncode):
         return as_arrow(each.fitted[-1]["vocabulary"].table.lookup(categories_of(values)))
     return as_arrow(_ids(each, values))

@@ -38,6 +38,11 @@ class ColumnType:
     zone: str | None = None
 
     @property
+    def values(self) -> str:
+        """The type of its values: in lists, of their elements."""
+        return self.text.partition("<item: ")[2].rpartition(">")[0] if self.kind.nested else self.text
+
+    @property
     def size(self) -> int | None:
         """The number of values of each list, if all have the same."""
         return int(self.text.rpartition("[")[2].removesuffix("]")) if self.kind.nested == "fixed" else None

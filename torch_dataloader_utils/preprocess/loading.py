@@ -22,6 +22,7 @@ from torch_dataloader_utils.preprocess.encoding import decoded, python_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.one_value import checked
+from torch_dataloader_utils.preprocess.own import OwnTransform
 from torch_dataloader_utils.preprocess.saving import FORMAT, MOST_JSON, VERSION, checksum_of, digest_of_bytes
 from torch_dataloader_utils.preprocess.spec import OutputSpec, check_kinds
 from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode, class_names
@@ -38,7 +39,7 @@ from torch_dataloader_utils.printing import in_bytes, shown
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.values import kind_named, one_of, whole, word
 
-_NO_LINKS = (ColumnTransform, NumberTransform, IdTransform, Drop)  # kinds that nothing is made of
+_NO_LINKS = (ColumnTransform, NumberTransform, IdTransform, OwnTransform, Drop)  # kinds that nothing is made of
 _AGAIN = "Undo the change, or fit it again and save that"
 
 
@@ -177,7 +178,9 @@ class Loading:
         return ColumnTransform.from_dict({"kind": kind, **given})
 
     def _fitted(self, link: ColumnTransform, saved: Mapping[str, Any], files: Mapping[str, Any]) -> dict[str, Any]:
-        made = {name: decoded(value) for name, value in saved.items() if name != "vocabulary"}
+        made = {
+            name: value if name == "own" else decoded(value) for name, value in saved.items() if name != "vocabulary"
+        }
         if "vocabulary" in saved:
             made |= _encoded(saved["vocabulary"], self._vocabulary(saved["vocabulary"], files))
         link.check_fitted(made)

@@ -13,6 +13,7 @@ from torch_dataloader_utils.hashing import NULL
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import nanoseconds, one_bucket, one_crossed, one_hash
 from torch_dataloader_utils.preprocess.one_value import as_datetime, checked, number_of, present
+from torch_dataloader_utils.preprocess.own import OwnTransform, of_one
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
@@ -177,6 +178,8 @@ def _ids(each: FittedOutput) -> Callable[[Any], int]:
     """The function of a value to its id."""
     last = each.last
     check = checked(each.types[0], each.output.columns[0])
+    if isinstance(last, OwnTransform):
+        return of_one(last, each.fitted[-1].get("own"), "double" if each.output.numeric else each.types[0].values)
     if isinstance(last, Hash):
         n, seed = last.n, last.seed
 

@@ -17,6 +17,7 @@ from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
+from torch_dataloader_utils.preprocess.own import OwnTransform
 from torch_dataloader_utils.preprocess.spec import (
     Entries,
     check_kinds,
@@ -542,7 +543,7 @@ def _numbers_of(each: FittedOutput) -> list[str]:
     names, last = each.names, each.last
     if isinstance(last, TargetEncode):
         return names
-    if isinstance(last, (IdTransform, Keep, Cross)):
+    if isinstance(last, (IdTransform, Keep, Cross, OwnTransform)):
         return names[1:]  # an indicator
     if isinstance(last, DateParts):
         return names if last.cyclic else []

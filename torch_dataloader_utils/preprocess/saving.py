@@ -77,7 +77,8 @@ def _output(each: FittedOutput, stem: str, files: dict[str, bytes]) -> dict[str,
     """An output with what it learned; adds the files that its vocabularies become."""
     fitted = []
     for learned in each.fitted:
-        plain = {name: encoded(value) for name, value in learned.items() if name not in HELD}
+        # What an `OwnTransform` has learned is what JSON holds.
+        plain = {n: value if n == "own" else encoded(value) for n, value in learned.items() if n not in HELD}
         if "vocabulary" in learned:
             plain["vocabulary"] = _vocabulary(each.output.name, stem, learned, files)
         fitted.append(plain)

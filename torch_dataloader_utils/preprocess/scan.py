@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
 from typing import Any
@@ -39,6 +39,7 @@ from torch_dataloader_utils.preprocess.columns import (
 )
 from torch_dataloader_utils.preprocess.counts import ValueCounts, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
+from torch_dataloader_utils.preprocess.own import OwnTransform, finished
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
 from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
@@ -74,6 +75,7 @@ class Learning:
         self.numbers: NumberStatistics | None = None
         self.counts: ValueCounts | None = None
         self.targets: TargetSums | None = None
+        self.own: list[Any] | None = None  # what an `OwnTransform` has counted: nothing yet, or one value
         self.remarks: set[Remark] = set()
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
         self._check_imputed()
@@ -115,6 +117,7 @@ class Learning:
             self.counts = ValueCounts(
                 pa.int64() if self._by_bits or of_hashes else self._category_type(), memory=self._memory
             )
+        self.own = [] if "own" in needs else None
         if "targets" in needs:
             assert self.output.target is not None
             target = self.types[len(self.output.columns)]
@@ -154,20 +157,29 @@ class Learning:
         computed(self.links, view, x)
         assert self.numbers is not None
         self.numbers.add(x)
-        if self.counts is not None or self.targets is not None:
-            self._count(as_arrow(x), arrays[1:])
+        self._count(as_arrow(x), arrays[1:])
 
     def _count(self, values: pa.Array, more: Sequence[pa.Array]) -> None:
         """Count values, or sum their target, with which `more` begins; what decides folds follows."""
         if self.targets is not None:
             hashes = fold_hashes(self.targets.link, more[1:])
             self.targets.add(categories_of(values), more[0], hashes)
+        if self.own is not None:
+            self._merge_own(lambda link: link.partial(plain_values(values)))
         if self.counts is None:
             return
         if self._by_bits:
             x = numbers_of(values).all()
             values = as_arrow(_ordered_bits(x[np.isfinite(x)]))
         self.counts.add(categories_of(values))
+
+    def _merge_own(self, counted: Callable[[OwnTransform], Any]) -> None:
+        """Merge what an `OwnTransform` has counted of other rows."""
+        link = self._pending[0]
+        assert isinstance(link, OwnTransform)
+        assert self.own is not None
+        other = counted(link)
+        self.own = [link.merge(self.own[0], other) if self.own else other]
 
     def _look_below(self, view: NumberView) -> None:
         """Remark numbers that `Log1p` makes NaN of."""
@@ -187,6 +199,9 @@ class Learning:
             self.counts.merge(other.counts)
         if self.targets is not None and other.targets is not None:
             self.targets.merge(other.targets)
+        if other.own:
+            [counted] = other.own
+            self._merge_own(lambda _: counted)
 
     def decisive(self, counts: ValueCounts) -> list[pa.Table]:
         """Of the counts of some values: those that decide what is learned once all values are counted."""
@@ -210,7 +225,7 @@ class Learning:
         """Let as many links learn as what was counted allows."""
         self._learn()
         self.close()
-        self.numbers = self.counts = self.targets = None
+        self.numbers = self.counts = self.targets = self.own = None
 
     def close(self) -> None:
         """Remove the temporary files, if there are some."""
@@ -236,6 +251,11 @@ class Learning:
             return self._given(link)
         if not link.needs:
             return {}
+        if isinstance(link, OwnTransform):
+            if self.own is None:
+                raise Uncounted
+            state = self.own[0] if self.own else link.partial(pa.nulls(0, self._value_type))
+            return {"own": finished(self.output.where, link, state)}
         if isinstance(link, TargetEncode):
             if self.targets is None:
                 raise Uncounted
@@ -369,8 +389,8 @@ def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     moved = False
     for link in chain[first:]:
         needs = link.needs
-        if "targets" in needs and link is not chain[first]:
-            break  # it sums over the categories that the links before it make, which are not known yet
+        if needs & {"targets", "own"} and link is not chain[first]:
+            break  # it counts what the links before it make, which is not known yet
         # Behind another transform, sums follow only of a grid of known values.
         found |= {"grid"} if moved and needs & {"moments", "grid"} else set() if moved else needs
         moved = moved or isinstance(link, NumberTransform)
