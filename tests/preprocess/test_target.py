@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pcsv
@@ -646,3 +647,11 @@ def test_what_is_no_class_is_an_error() -> None:
 
 def test_an_output_may_be_called_kind() -> None:
     assert Preprocess({"city": {"kind": Categorize()}}).fit(rows_of()).outputs == ["kind"]
+
+
+def test_categories_beside_it_are_made_in_all_forms_of_rows() -> None:
+    rows = {"c": ["a", "b"] * 20, "k": list(range(40)), "y": [0.0, 1.0] * 20}
+    prep = Preprocess({"c": {"id": Categorize(), "mean": TargetEncode("y", by="k")}}).fit(pa.table(rows))
+    expected = prep.for_training()(pa.table(rows)).to_pydict()
+    assert prep.for_training()(rows) == expected
+    assert prep.for_training()(pd.DataFrame(rows)).to_dict("list") == expected

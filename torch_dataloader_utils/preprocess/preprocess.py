@@ -531,9 +531,11 @@ class FrozenPreprocess(DeclaredTransform):
 
     def __call__(self, rows: Any) -> Any:
         """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row."""
+        import pyarrow as pa
+
         made = in_form(self._fit.outputs, rows)
         for each in self._fit.outputs:
-            if each.categories is not None:
+            if each.categories is not None and isinstance(made, pa.RecordBatch):  # as a loader's reader gives them
                 recorder().count_ids(each.output.name, *counts_of_ids(each.categories, made.column(each.output.name)))
         return made
 
