@@ -47,7 +47,7 @@ def test_places_of_ints(values: list[int], queries: list[int], data: st.DataObje
         queries = queries + data.draw(st.lists(st.sampled_from(values), max_size=200))
     made = table_of(keys_of(values, "ints"))
     assert made.duplicate is None
-    assert made.find(keys_of(queries, "ints")).tolist() == as_dict(values, queries)
+    assert made.places_of(keys_of(queries, "ints")).tolist() == as_dict(values, queries)
 
 
 @EACH
@@ -66,7 +66,7 @@ def test_places_of_bytes(
         queries = queries + data.draw(st.lists(st.sampled_from(values), max_size=150))
     made = table_of(keys_of(values, kind, before))
     assert made.duplicate is None
-    assert made.find(keys_of(queries, asked, before)).tolist() == as_dict(values, queries)
+    assert made.places_of(keys_of(queries, asked, before)).tolist() == as_dict(values, queries)
 
 
 @EACH
@@ -83,7 +83,7 @@ def test_many_keys_and_a_far_duplicate() -> None:
     places = np.empty(300_000, np.int64)
     places[values // 7] = np.arange(300_000)
     expected = np.where(queries % 7 == 0, places[queries // 7], -1)
-    assert (table_of(values).find(queries) == expected).all()
+    assert (table_of(values).places_of(queries) == expected).all()
     assert table_of(np.append(values, values[5])).duplicate == 300_000
 
 
@@ -116,8 +116,8 @@ def test_ints_of_one_tag_or_place() -> None:
     missing = [signed(unmixed((2**32 - 1 << 32) + tag)) for tag in range(40, 60)]
     missing += [signed(unmixed((place << 32) + 5)) for place in range(40)]
     made = table_of(np.array(values))
-    assert made.find(np.array(values)).tolist() == list(range(len(values)))
-    assert (made.find(np.array(missing)) == -1).all()
+    assert made.places_of(np.array(values)).tolist() == list(range(len(values)))
+    assert (made.places_of(np.array(missing)) == -1).all()
     if table.library() is not None:
         assert sorted(tags(made)) == sorted([5] * 39 + list(range(40)))
 
@@ -130,7 +130,7 @@ def test_texts_that_share_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = table_of(keys_of(values, "int32"))
     queries = [*values[::-1], b"x", b"50", b""]
     assert made.duplicate is None
-    assert made.find(keys_of(queries, "int64")).tolist() == as_dict(values, queries)
+    assert made.places_of(keys_of(queries, "int64")).tolist() == as_dict(values, queries)
     assert table_of(keys_of([*values, b"7", b"3"], "int32")).duplicate == 50
 
 
@@ -146,7 +146,7 @@ def test_texts_of_one_tag() -> None:
     values = [text((place << 32) + 9) for place in range(30)]
     made = table_of(keys_of(values, "int64"))
     queries = values + [text((place << 32) + 9) for place in range(30, 60)]
-    assert made.find(keys_of(queries, "int64")).tolist() == as_dict(values, queries)
+    assert made.places_of(keys_of(queries, "int64")).tolist() == as_dict(values, queries)
     if table.library() is not None:
         assert tags(made) == [9] * 30
 

@@ -145,6 +145,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "sources/samples:sharded_alike",
         "testing/coverage:_ids",
         "testing/samples:written",
+        "testing/transforms:check_transform",
         "transforms/columns:place_of",
         "transforms/images:_decoded",
         "transforms/images:_sized",

@@ -28,7 +28,13 @@ ASKING = {
     *("get_file_info", "open_input_file", "open_input_stream", "open_output_stream"),
     *("cat_file", "cat_ranges", "pipe_file", "info", "ls", "find", "glob", "exists", "isdir", "isfile"),
 }
-NOT_CLIENTS = {"_LOG", "os.path", "self._piece", "text.slice(at, min(_LOOK, text.size - at)).to_pybytes()"}
+NOT_CLIENTS = {
+    "_LOG",
+    "os.path",
+    "Path(__file__).parent",
+    "self._piece",
+    "text.slice(at, min(_LOOK, text.size - at)).to_pybytes()",
+}
 
 TRIED = "Storage._tried or Storage._asked, which every use of a client goes through"
 BUILT = "makes no request"

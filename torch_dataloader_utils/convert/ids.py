@@ -109,12 +109,12 @@ class IdTable:
     def _of_plain(self, array: pa.Array) -> I64:
         valid = valid_rows([array])
         if self._family == _BYTES:
-            ids = self._table().find(_bytes_of(array))
+            ids = self._table().places_of(_bytes_of(array))
             ids[ids < 0] = UNKNOWN
         else:
             numbers = _numbers_of(array)
             keys, possible = self._keys(numbers, _unit(array.type))
-            ids = self._table().find(keys)
+            ids = self._table().places_of(keys)
             ids[ids < 0] = UNKNOWN
             if possible is not None:
                 ids[~possible] = UNKNOWN

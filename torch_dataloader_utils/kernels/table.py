@@ -54,7 +54,7 @@ class KeyTable(Protocol):
     duplicate: int | None
     nbytes: int
 
-    def find(self, queries: Any) -> I64:
+    def places_of(self, queries: Any) -> I64:
         """The place of each query, of the kind of the keys, among them: int64 [m], -1 where it is unknown."""
         ...
 
@@ -94,7 +94,7 @@ class SlotTable:
         self.duplicate = int(duplicate[0]) if duplicate[0] >= 0 else None
         self.nbytes = self._slots.nbytes + _owned(keys)
 
-    def find(self, queries: Keys) -> I64:
+    def places_of(self, queries: Keys) -> I64:
         """As `KeyTable`."""
         *of_keys, _ = _arguments(self._keys)
         *of_queries, count = _arguments(queries)
@@ -113,7 +113,7 @@ class ArrowTable:
         repeated = _repeated(self._keys)
         self.duplicate = int(repeated[0]) if len(repeated) else None
 
-    def find(self, queries: Keys) -> I64:
+    def places_of(self, queries: Keys) -> I64:
         """As `KeyTable`."""
         places = pc.index_in(_as_arrow(queries), value_set=self._keys)
         return np.asarray(pc.fill_null(places, -1)).astype(np.int64)
@@ -129,7 +129,7 @@ class SortedInts:
         later = self._order[1:][self._sorted[1:] == self._sorted[:-1]]
         self.duplicate = int(later.min()) if len(later) else None
 
-    def find(self, queries: I64) -> I64:
+    def places_of(self, queries: I64) -> I64:
         """As `KeyTable`."""
         if not len(self._sorted):
             return np.full(len(queries), -1, np.int64)
@@ -148,7 +148,7 @@ class SortedBytes:
         self.nbytes = self._order.nbytes + self._sorted.nbytes
         self.duplicate = self._duplicate()
 
-    def find(self, queries: ByteKeys) -> I64:
+    def places_of(self, queries: ByteKeys) -> I64:
         """As `KeyTable`."""
         values, hashes = _as_arrow(queries), _hashes(queries)
         out = np.full(len(hashes), -1, np.int64)
