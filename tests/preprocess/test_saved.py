@@ -34,6 +34,7 @@ from torch_dataloader_utils.preprocess import (
     Categorize,
     Clip,
     Cross,
+    DateParts,
     Hash,
     Impute,
     Keep,
@@ -651,3 +652,13 @@ def test_the_digest_is_the_same_in_other_processes(saved: Path) -> None:
             [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": seed}
         )
         assert done.stdout.strip() == digest(SPEC), done.stderr
+
+
+def test_a_column_of_nulls_has_a_type_for_each_output(tmp_path: Path) -> None:
+    rows = pa.table({"n": pa.nulls(3), "x": [1, 2, 3]})
+    spec = {"n": {"ids": Categorize(), "number": [Impute("mean"), Standardize()], "when": DateParts("hour")}}
+    prep = Preprocess(spec).fit(rows)
+    prep.save(tmp_path / "prep.json")
+    loaded = Preprocess.load(tmp_path / "prep.json")
+    assert loaded.digest == prep.digest
+    assert loaded(rows).equals(prep(rows))

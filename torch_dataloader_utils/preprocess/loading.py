@@ -154,6 +154,7 @@ class Loading:
             raise ValueError("an output without a column or a transform")
         if any(link.ends for link in chain[:-1]):
             raise ValueError(f"output {output.name!r} goes on behind its end")
+        inputs = {**inputs, **{column: _column_type(text) for column, text in saved.get("types", {}).items()}}
         types = tuple(inputs[column] for column in output.columns)
         check_kinds(output, [type_.kind for type_ in types])
         fitted = tuple(self._fitted(link, each, files) for link, each in zip(chain, saved["fitted"], strict=True))

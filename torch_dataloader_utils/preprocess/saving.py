@@ -45,12 +45,13 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
     if not name or str(path).endswith("/"):
         raise OptionError(f"save({printable(str(path))!r}): expected the path of a file, such as 'prep.json'.")
     files: dict[str, bytes] = {}
-    made = [_output(each, name.removesuffix(".json"), files) for each in outputs]
+    inputs = {column: type_.text for each in outputs for column, type_ in each.inputs.items()}
+    made = [{**_output(each, name.removesuffix(".json"), files), **_own_types(each, inputs)} for each in outputs]
     content = {
         "format": FORMAT,
         "version": VERSION,
         **facts,
-        "inputs": {column: type_.text for each in outputs for column, type_ in each.inputs.items()},
+        "inputs": inputs,
         "outputs": made,
         "files": {file: [len(data), digest_of_bytes(data)] for file, data in files.items()},
     }
@@ -84,6 +85,12 @@ def _output(each: FittedOutput, stem: str, files: dict[str, bytes]) -> dict[str,
         fitted.append(plain)
     chain = [_link(link) for link in each.output.chain]
     return {"name": each.output.name, "columns": list(each.output.columns), "chain": chain, "fitted": fitted}
+
+
+def _own_types(each: FittedOutput, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The types that an output takes some columns to have, where others differ: those of nothing but nulls."""
+    own = {column: type_.text for column, type_ in each.inputs.items() if type_.text != inputs[column]}
+    return {"types": own} if own else {}
 
 
 def _link(link: ColumnTransform) -> dict[str, Any]:
