@@ -253,7 +253,9 @@ folder = pathlib.Path(os.environ["TMPDIR"])
 def interrupt():
     while not list(folder.glob("tdu-*")):
         time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGINT)
+    while True:  # once, unless it comes where Python ignores errors, as in a finalizer
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(15)
 threading.Thread(target=interrupt, daemon=True).start()
 while True:
     Preprocess({"id": Categorize(max_size=9)}).fit(sys.argv[1], memory="64KiB", batch_size=1000)
