@@ -88,7 +88,7 @@ def test_an_error_on_one_rank_ends_all(data: Path, tmp_path: Path) -> None:
             first[when]["error"] == "WorkerError: another rank failed while fitting: rank 1: OSError: the disk is gone"
         )
     for rank in (first, second):
-        assert all(found["seconds"] < 10 for name, found in rank.items() if name != "well")
+        assert all(found["seconds"] < 60 for name, found in rank.items() if name != "well")
         assert rank["well"]["digest"] == fitted(str(data))["digest"]
 
 
@@ -96,4 +96,4 @@ def test_an_error_on_one_rank_ends_all(data: Path, tmp_path: Path) -> None:
 def test_a_rank_that_does_not_come_is_named(data: Path, tmp_path: Path) -> None:
     (found, _) = ran("missing", data, tmp_path, 2)
     assert found["error"].startswith("PlanMismatchError: process(es) 1 did not put together what they counted within")
-    assert found["seconds"] < 10
+    assert found["seconds"] < 60
