@@ -49,8 +49,13 @@ class DeclaredTransform:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError
 
-    def meet(self, rows: RowsRead, name: str) -> None:
-        """Log what is odd about transforming these rows, once for a loader; `name` is that of the data."""
+    def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
+        """Log what is odd about transforming rows, once for a loader.
+
+        Args:
+            rows: tells which they are, from the names of all files.
+            name: of the data.
+        """
 
     def frozen(self) -> DeclaredTransform:
         """What a loader keeps of it: what it does does not change any more."""

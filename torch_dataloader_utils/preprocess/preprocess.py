@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import index
@@ -499,20 +499,23 @@ class FrozenPreprocess(DeclaredTransform):
         """Its digest."""
         return self._fit.digest
 
-    def meet(self, rows: RowsRead, name: str) -> None:
+    def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
         """Warn if targets are encoded for rows that were fitted on, as if they were others.
 
         Raises:
             OptionError: rows were in other folds when they were fitted on.
         """
         fit = self._fit
-        if PLACE in self.reads and any(seen.moved(rows) for seen in fit.seen):
+        if not fit.seen:  # no target is encoded: the names of all files need not be hashed
+            return
+        met = rows()
+        if PLACE in self.reads and any(seen.moved(met) for seen in fit.seen):
             raise OptionError(
                 f"{name}: when the Preprocess was fitted, it was given these files by other names, so their rows were "
                 "in other folds. Give the path that fit() was given, or fit it with TargetEncode(by=[...])."
             )
         plain = [each.output.name for each in fit.outputs if each.output.target is not None and not each.training]
-        if plain and any(seen.among(rows) for seen in fit.seen):
+        if plain and any(seen.among(met) for seen in fit.seen):
             _LOG.warning(
                 "%s: the Preprocess was fitted on these rows, so %s of a row is made of its own target, and a model "
                 "learns to trust it. Train with transform=prep.for_training().",

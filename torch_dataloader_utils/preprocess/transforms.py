@@ -625,11 +625,6 @@ def _clipped(x: float, low: float, high: float) -> float:
     return low if x < low else high if x > high else x
 
 
-def is_id(transform: ColumnTransform) -> bool:
-    """Whether it makes ids."""
-    return isinstance(transform, IdTransform)
-
-
 __all__ = [
     "Bucketize",
     "Categorize",

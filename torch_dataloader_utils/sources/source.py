@@ -35,6 +35,7 @@ from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.encoded import read_encoded
 from torch_dataloader_utils.reading.row_count_scan import (
     REMOTE_SCANS,
+    Over,
     RowCounts,
     Sharing,
     scan_labels,
@@ -255,10 +256,17 @@ def _sharing(options: Options, sharers: Sharers) -> Sharing:
 def _row_counts(
     scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool, key: str | None
 ) -> RowCounts:
-    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
-    work, unit = "counting rows" if count else "collecting values", f"{scan.opener.segment_name}s"
-    over = partial(progress_of(options).over, work=work, unit=unit)
-    return scan_row_counts(scan, files, sharing, threads, over, key if count else None)
+    over = _over_segments(scan, options, "counting rows" if count else "collecting values")
+    return scan_row_counts(scan, files, sharing, _scanning_threads(scan), over, key if count else None)
+
+
+def _scanning_threads(scan: ScanSpec) -> int:
+    return usable_cores() if scan.storage.local else REMOTE_SCANS
+
+
+def _over_segments(scan: ScanSpec, options: Options, work: str) -> Over:
+    """Shows the progress of this work over segments."""
+    return partial(progress_of(options).over, work=work, unit=f"{scan.opener.segment_name}s")
 
 
 def _counts(
@@ -269,9 +277,8 @@ def _counts(
     made = _row_counts(scan, files, sharing, options, count, key) if scans else RowCounts()
     if scan.copies is None or not scan.copies.unlearned:
         return made
-    threads = usable_cores() if scan.storage.local else REMOTE_SCANS
-    over = partial(progress_of(options).over, work="counting labels", unit=f"{scan.opener.segment_name}s")
-    labels = scan_labels(scan, files, sharing, threads, over)
+    over = _over_segments(scan, options, "counting labels")
+    labels = scan_labels(scan, files, sharing, _scanning_threads(scan), over)
     return replace(made, of=labels.of, labels=labels.labels)
 
 
@@ -297,7 +304,7 @@ def _met(manifest: FileManifest, options: Options, name: str) -> FileManifest:
     if first is None:
         return manifest
     manifest = with_places(manifest, name) if PLACE in first.reads else manifest
-    first.meet(rows_read(manifest.files, options), name)
+    first.meet(partial(rows_read, manifest.files, options), name)
     return manifest
 
 
