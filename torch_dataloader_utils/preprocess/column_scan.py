@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.kernels.hashes import int_hashes
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import elements, kind_of, numbers_of, plain_type, value_type
 from torch_dataloader_utils.preprocess.counts import ValueCounts
@@ -63,7 +62,7 @@ class NumberScan:
             self.hashes.add(array_hashes(_fewer(values, ends["min"], ends["max"])))
             return
         missing = np.isnan(x)
-        self.hashes.add(int_hashes((x[~missing] if missing.any() else x).view(np.int64)))
+        self.hashes.add_numbers((x[~missing] if missing.any() else x).view(np.int64))
         if self.whole:
             finite = x[np.isfinite(x)]
             self.whole = bool((finite == np.floor(finite)).all())
