@@ -110,3 +110,18 @@ void tdu_grid_move(Slot *table, State *state, const Slot *from, size_t slots) {
         }
     }
 }
+
+/* Puts those of `n` values that lie in one of `number` ranges into `out`, which has room for all, and says how many. Ranges
+ * are pairs of ordered bits, disjoint and ascending. NaN and infinities are in none. */
+void tdu_grid_pick(double *restrict out, uint64_t *restrict picked, const double *values, size_t n,
+                   const uint64_t *ranges, size_t number) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t key = ordered(values[i]);
+        const uint64_t *at = ranges; /* the last range that begins no later, or the first */
+        for (size_t left = number; left > 1; left -= left / 2) at += at[left / 2 * 2] <= key ? left / 2 * 2 : 0;
+        out[kept] = values[i];
+        kept += at[0] <= key && key <= at[1];
+    }
+    *picked = kept;
+}

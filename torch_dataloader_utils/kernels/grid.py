@@ -105,6 +105,26 @@ def no_cells() -> Cells:
     return counted(np.empty(0))
 
 
+def picked(values: F64, ranges: U64) -> F64:
+    """Those values that lie in one of some ranges; NaN and infinities are in none.
+
+    Args:
+        values: float64 [n], contiguous and aligned.
+        ranges: the ordered bits of the least and the greatest value of each, [ranges, 2], disjoint and ascending.
+    """
+    if not len(ranges):
+        return values[:0]
+    found = library()
+    if found is None:
+        bits = ordered(values)
+        at = np.maximum(np.searchsorted(ranges[:, 0], bits, side="right") - 1, 0)
+        within: F64 = values[(ranges[at, 0] <= bits) & (bits <= ranges[at, 1])]
+        return within
+    out, kept = np.empty(len(values)), np.empty(1, np.uint64)
+    found.tdu_grid_pick(*addresses(out, kept, values), len(values), *addresses(ranges), len(ranges))
+    return out[: int(kept[0])]
+
+
 class CellCounter(Protocol):
     """Counts values by cells, of which there are never more than a limit."""
 
@@ -225,6 +245,7 @@ def library() -> ctypes.CDLL | None:
         "tdu_grid_add": (c_void_p, c_void_p, c_void_p, c_size_t),
         "tdu_grid_merge": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
         "tdu_grid_move": (c_void_p, c_void_p, c_void_p, c_size_t),
+        "tdu_grid_pick": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),
     }
     source = Path(__file__).with_name("grid.c")
     return loaded(source, functions, "numpy does its work, and fitting quantiles takes longer")

@@ -68,7 +68,5 @@ def lesser_int_hashes(numbers: npt.NDArray[np.int64], most: int) -> U64:
         hashes = hashing.int_hashes(numbers)
         return hashes[hashes <= np.uint64(most)]
     hashes, kept, recent = np.empty(len(numbers), np.uint64), np.empty(1, np.uint64), np.zeros(_RECENT, np.uint64)
-    found.tdu_lesser_hashes(
-        *addresses(hashes, kept, recent), _RECENT, *addresses(numbers), len(numbers), NULL, most
-    )
+    found.tdu_lesser_hashes(*addresses(hashes, kept, recent), _RECENT, *addresses(numbers), len(numbers), NULL, most)
     return hashes[: int(kept[0])]
