@@ -80,11 +80,12 @@ class Learning:
         self.learned: list[Fitted] = []
         self.numbers: NumberStatistics | None = None
         self.refinement: Refinement | None = None  # of `numbers`, which stay, for exacter quantiles
-        self._refined: list[Refinement] = []  # those of scans before
+        self._refined: tuple[Refinement, ...] = ()  # those of scans before
         self.counts: ValueCounts | None = None
         self.targets: TargetSums | None = None
         self.own: list[Any] | None = None  # what an `OwnTransform` has counted: nothing yet, or one value
         self.remarks: set[Remark] = set()
+        self._first = 0  # the link for which the present scan counts
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
         self._check_imputed()
         self._learn()
@@ -114,7 +115,8 @@ class Learning:
 
     def begin(self) -> None:
         """Count nothing yet, for a new scan."""
-        needs = wanted(self.output.chain, len(self.learned))
+        self._first = len(self.learned)
+        needs = wanted(self.output.chain, self._first)
         if self.refinement is not None:
             self.refinement = Refinement(self.refinement.ranges)
         elif self.output.numeric:
@@ -237,21 +239,20 @@ class Learning:
     def part(self) -> Learning:
         """The same, of no rows yet, without what was counted before."""
         made = self.without_values()
-        made.numbers, made._refined = None, []
+        made.numbers, made._refined = None, ()
         made.begin()
         return made
 
     def finish(self) -> None:
         """Let as many links learn as what was counted allows, or find out what to count again for their quantiles."""
         if self.refinement is not None:
-            self._refined.append(self.refinement)
-            self.refinement = None
+            self._refined, self.refinement = (*self._refined, self.refinement), None
         ranges = self._in_doubt()
         if len(ranges):
             self.refinement = Refinement(ranges)
         else:
             self._learn()
-            self.numbers, self._refined = None, []
+            self.numbers, self._refined = None, ()
         self.close()
         self.counts = self.targets = self.own = None
 
@@ -274,26 +275,24 @@ class Learning:
         numbers, found, worst = self._known_numbers(), [], 0.0
         if numbers is None or len(self._refined) == self.accuracy.scans:
             return joined([])
-        for link in self._pending:
+        for place, link in enumerate(self._pending, self._first):
             if isinstance(link, QuantileTransform):
                 cells = link.in_doubt(numbers)
                 found.append(numbers.ranges(cells))
                 worst = max(worst, numbers.error(cells))
             try:
-                numbers = after(numbers, link, self._estimated(link, numbers))
+                numbers = after(numbers, link, self._estimated(place, numbers))
             except Uncounted:
                 break
         return joined(found if worst > self.accuracy.error else [])
 
-    def _estimated(self, link: ColumnTransform, numbers: NumberStatistics) -> Fitted:
+    def _estimated(self, place: int, numbers: NumberStatistics) -> Fitted:
         """About what a link will learn of numbers: where values lie among cells, it is the same."""
+        link = self.output.chain[place]
         if not link.needs:
             return {}
         if isinstance(link, Impute) and link.strategy == "most_frequent":
-            if self.counts is None:
-                raise Uncounted
-            found = self.counts.most_frequent()
-            return {"value": 0.0 if found is None else _of_bits(found) if self._by_bits else found}
+            return {"value": self._most_frequent(place)}
         if isinstance(link, (NumberTransform, QuantileTransform)):
             return link.learn(numbers)
         raise Uncounted
@@ -389,7 +388,7 @@ class Learning:
 
     def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Fitted:
         if link.strategy == "most_frequent":
-            fitted: Fitted = {"value": self._most_frequent()}
+            fitted: Fitted = {"value": self._most_frequent(len(self.learned))}
         elif numbers is None:
             raise Uncounted
         else:
@@ -400,8 +399,10 @@ class Learning:
             self._fill(self.counts, fitted["value"])
         return fitted
 
-    def _most_frequent(self) -> Any:
-        if self.counts is None:
+    def _most_frequent(self, place: int) -> Any:
+        """The most frequent value before a link; zero if there is none."""
+        moved = any(isinstance(link, NumberTransform) for link in self.output.chain[self._first : place])
+        if self.counts is None or moved:  # values were counted before they became others
             raise Uncounted
         found = self.counts.most_frequent()
         if found is None:
