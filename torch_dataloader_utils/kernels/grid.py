@@ -184,6 +184,8 @@ class HashedCells:
         """Count finite values."""
         while len(values):
             part = values[:_AT_ONCE]
+            if not self._state[_USED] and len(part) > self._limit:  # it is likely that it has more values
+                self._keep_to_limit(ordered(part))
             self._found.tdu_grid_add(*addresses(self._table, self._state, part), len(part))
             done = int(self._state[_DONE])
             if done < len(part) and not self._grow():
@@ -208,7 +210,7 @@ class HashedCells:
         """Whether a larger table has room for more cells."""
         bits = int(self._state[_BITS])
         if bits < self._most_bits:
-            self._move(min(bits + 2, self._most_bits), int(self._state[_SHIFT]))
+            self._move(min(bits + 4, self._most_bits), int(self._state[_SHIFT]))
         return bits < self._most_bits
 
     def _keep_to_limit(self, more: U64 = _NONE) -> None:
@@ -229,8 +231,9 @@ class HashedCells:
 
     def cells(self) -> Cells:
         """The cells of all values so far."""
-        used = self._table[self._table[:, 2] > 0]
-        return Cells(int(self._state[_SHIFT]), *used[np.argsort(used[:, 0])].T)
+        slots = np.flatnonzero(self._table[:, 2])
+        slots = slots[np.argsort(self._table[slots, 0])]
+        return Cells(int(self._state[_SHIFT]), *(self._table[slots, column] for column in range(3)))
 
 
 def _empty_table(bits: int, shift: int) -> tuple[U64, U64]:

@@ -54,15 +54,15 @@ class NumberScan:
             return
         if pt.is_temporal(self.type):
             values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-        x = numbers_of(values).all()
+        x, missing = numbers_of(values).all(), self.statistics.missing
         self.statistics.add(x)
         if self.integers:
             ends = pc.min_max(values).as_py()
             self._reach(ends["min"], ends["max"])
             self.hashes.add(array_hashes(_fewer(values, ends["min"], ends["max"])))
             return
-        missing = np.isnan(x)
-        self.hashes.add_numbers((x[~missing] if missing.any() else x).view(np.int64))
+        there = x[~np.isnan(x)] if self.statistics.missing > missing else x
+        self.hashes.add_numbers(there.view(np.int64))
         if self.whole:
             finite = x[np.isfinite(x)]
             self.whole = bool((finite == np.floor(finite)).all())

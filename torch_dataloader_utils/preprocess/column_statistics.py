@@ -231,7 +231,7 @@ def _of_numbers(scan: NumberScan) -> dict[str, Any]:
         return known
     shares = seen.quantiles(SHARES)
     known["quantiles"] = {share: _value(number, type_) for share, number in zip(SHARES, shares, strict=True)}
-    known["quantile_error"] = max(seen.grid.errors(SHARES))
+    known["quantile_error"] = seen.error(seen.in_doubt(SHARES))
     known["histogram"] = _histogram(seen.grid.cells(), type_, shares[0], shares[-1])
     if scan.least is not None and scan.greatest is not None:
         known |= {"min": of_integer(scan.least, type_), "max": of_integer(scan.greatest, type_)}
