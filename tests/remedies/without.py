@@ -128,6 +128,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "preprocess/preprocess:learned",
         "preprocess/preprocess:meet",
         "preprocess/scan:_fill",
+        "preprocess/scan:_known_numbers",
         "preprocess/spec:check_kinds",
         "preprocess/spec:check_names",
         "preprocess/spec:check_target",

@@ -135,7 +135,7 @@ def fit(
         typer.Option(
             "--quantiles",
             metavar="SHARE|exact",
-            help="By which share of the rows the rank of a quantile may be off without another scan.",
+            help="By which share of the rows ranks of quantiles may be off without another scan; 0.001 if left out.",
         ),
     ] = "0.001",
 ) -> Run:
