@@ -1,4 +1,4 @@
-"""loader.head: the first rows of an epoch as one batch, in each form of batches; what it reads, and what it leaves alone.
+"""loader.head: the first rows of an epoch as one batch, in each form of batches; what it reads, what it leaves alone.
 
 Each kind of loader is in the grid (`tests/end_to_end/test_parts.py`).
 """
