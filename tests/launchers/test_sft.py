@@ -188,6 +188,7 @@ def test_datasets_of_hugging_face_go_to_the_trainer_as_before(job: Any) -> None:
     assert "eval_loss" in trainer.evaluate(rows)
 
 
+@pytest.mark.slow
 def test_a_loss_of_wrapped_streams_falls(job: Any) -> None:
     """On text that repeats, a model learns: labels are neither shifted twice nor missing."""
     wrapped = job.loader(pack=Pack(LENGTH, method="wrap"), **ONE, steps_per_epoch=60)

@@ -32,7 +32,6 @@ from torch_dataloader_utils.options.packing import DOCUMENTS, POSITIONS, Pack
 try:
     import tyro
     from torchtitan.components.dataloader import BaseDataLoader
-    from torchtitan.tools.utils import device_type
 except ModuleNotFoundError as error:
     raise MissingExtraError("PackedDataLoader needs torchtitan: pip install torchtitan") from error
 
@@ -194,7 +193,8 @@ def _ranks(num_ranks: int, rank: int) -> dict[str, Any]:
     dist.all_gather_object(of_all, rank)
     processes = sorted(range(len(of_all)), key=lambda process: of_all[process])
     mesh = torch.tensor(processes).reshape(num_ranks, -1)
-    return {"ranks": DeviceMesh(device_type, mesh, mesh_dim_names=("dp", "peers"))}
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return {"ranks": DeviceMesh("cpu" if device is None else device.type, mesh, mesh_dim_names=("dp", "peers"))}
 
 
 def _check_steps(loader: StructuredLoader[Any, Any], num_ranks: int) -> None:
