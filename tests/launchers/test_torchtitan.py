@@ -181,7 +181,9 @@ def test_nothing_to_read(data: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="needs source= or dataset_path="):
         built(None)
     with pytest.raises(OptionError, match="a batch has no 'tokens', only"):
-        next(iter(built(data, tokens="tokens")))
+        next(iter(built(data, tokens="tokens", options={"pack": Pack(LENGTH)})))
+    with pytest.raises(OptionError, match="a batch has no 'labels', only"):
+        next(iter(built(data, options={"pack": Pack(LENGTH, keys="hf"), "columns": ["input_ids"]})))
     pq.write_table(pa.table({"input_ids": pa.array([[], []], pa.list_(pa.int64()))}), tmp_path / "x.parquet")
     with pytest.raises(EmptyDatasetError, match="has no sequence for this rank"):
         next(iter(built(str(tmp_path))))

@@ -49,6 +49,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "iceberg/manifests:_check_plain",
         "iceberg/metadata:read_metadata",
         "iceberg/table_storage:storage_options",
+        "packing/feature:_check_pairs",
         "reading/labels:check_labels",
         "schemas/columns:conform",
         "sources/file_schema:_typed",

@@ -15,7 +15,8 @@ from torch_dataloader_utils.options.packing import KEYS, POSITIONS
 
 def added_keys(options: Options) -> frozenset[str]:
     """The keys that a loader adds to those of the columns, and that no model of transformers knows."""
-    packed = () if options.pack.pack is None else KEYS
+    pack = options.pack.pack
+    packed = () if pack is None or pack.keys else [prefix + key for prefix in pack.prefixes for key in KEYS]
     return frozenset({options.batch.valid_key, options.mix.source_key or "", *packed} - {"", POSITIONS})
 
 

@@ -27,7 +27,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options.packing import DOCUMENTS, POSITIONS, Pack
+from torch_dataloader_utils.options.packing import DOCUMENTS, IGNORED, POSITIONS, Pack
 
 try:
     import tyro
@@ -35,7 +35,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("PackedDataLoader needs torchtitan: pip install torchtitan") from error
 
-IGNORED = -100  # a label that torchtitan's losses leave out
 _OF_TORCHTITAN = {
     "batch_size": "training.local_batch_size",
     "num_ranks": "the mesh",
@@ -84,8 +83,8 @@ class PackedDataLoader(BaseDataLoader):  # type: ignore[misc]  # untyped where t
 
         Attributes:
             source: as the first argument of `stream`; a dict of datasets as that of `combine`; None: `dataset_path`.
-            options: keywords of `stream`, or of `combine`; without `pack`, it is `Pack(seq_len)`, and the length of
-                a dict of its fields may be left out.
+            options: keywords of `stream`, or of `combine`. `pack` may be a dict of fields, without the length, which is
+                `seq_len`; without `pack`, it is `Pack(seq_len)`.
             tokens: the key of the token ids.
             labels: the key of the labels, not shifted; without such a key, each token is its own label.
             infinite: whether another epoch follows each epoch.
@@ -142,13 +141,14 @@ class PackedDataLoader(BaseDataLoader):  # type: ignore[misc]  # untyped where t
             self.loader.load_state_dict(state_dict)
 
     def _pair(self, batch: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        missing = [key for key in (self._tokens, POSITIONS) if key not in batch]
+        needed = (self._tokens, POSITIONS, self._labels if DOCUMENTS not in batch else POSITIONS)
+        missing = [key for key in needed if key not in batch]
         if missing:
             raise OptionError(f"PackedDataLoader: a batch has no {missing[0]!r}, only {list(batch)}.")
         tokens, positions = batch[self._tokens].long(), batch[POSITIONS].long()
-        labels = batch[self._labels].long() if self._labels in batch else tokens
-        if DOCUMENTS in batch:
-            labels = labels.masked_fill(batch[DOCUMENTS] < 0, IGNORED)
+        # Without labels, each token is its own, but not padding.
+        given = batch.get(self._labels)
+        labels = tokens.masked_fill(batch[DOCUMENTS] < 0, IGNORED) if given is None else given.long()
         if self._valid in batch:  # repeats, of whole sequences or of tokens
             real = batch[self._valid]
             labels = labels.masked_fill(~(real if real.ndim == 2 else real[:, None]), IGNORED)
@@ -174,15 +174,16 @@ def _of_loader(options: Mapping[str, Any], length: int) -> dict[str, Any]:
             raise OptionError(
                 f"PackedDataLoader: options has {name!r}, which torchtitan sets by {_OF_TORCHTITAN[name]}."
             )
-    pack = options.get("pack", length)
-    made = Pack(**{"length": length, **pack}) if isinstance(pack, Mapping) else pack
-    found = made.length if isinstance(made, Pack) else made
+    pack = options.get("pack", {})
+    if isinstance(pack, Mapping):
+        pack = Pack(**{"length": length, **pack})
+    found = pack.length if isinstance(pack, Pack) else pack
     if found != length:
         raise OptionError(
             f"PackedDataLoader: pack makes sequences of {found} tokens, but training.seq_len is {length}: leave the "
             "length out of pack, as in {'method': 'wrap'}."
         )
-    return {**options, "pack": made}
+    return {**options, "pack": pack}
 
 
 def _ranks(num_ranks: int, rank: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.options import Options, mask_in_batches
 
 try:
     from transformers.trainer_callback import ExportableState, TrainerCallback
@@ -355,8 +355,7 @@ def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
 
 def _mask_of(loader: StructuredLoader) -> str | None:
     """The key of the mask of real rows; None if no row is repeated."""
-    options = _options_of(loader)
-    return options.batch.valid_key if repeats_rows(options) else None
+    return mask_in_batches(_options_of(loader))
 
 
 def _without_labels(batch: Any) -> Any:

@@ -46,9 +46,9 @@ from torch_dataloader_utils.options import (
     Files,
     Options,
     SourceValue,
+    mask_in_batches,
     parse_replaced,
     parse_rows,
-    repeats_rows,
 )
 from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.plan_page.call import source_values
@@ -180,8 +180,7 @@ class LoaderDataset(IterableDataset[Any]):
         here = self._passes
         if self._accelerated is None or here.worker is not None:
             return BatchIterator(here)
-        valid_key = self._options.batch.valid_key if repeats_rows(self._options) else None
-        return AcceleratedIterator(here, valid_key, *self._accelerated)
+        return AcceleratedIterator(here, mask_in_batches(self._options), *self._accelerated)
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raises `TypeError`, because rows are streamed."""

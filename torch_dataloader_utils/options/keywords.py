@@ -107,6 +107,12 @@ def repeats_rows(options: Options) -> bool:
     return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
 
 
+def mask_in_batches(options: Options) -> str | None:
+    """The key of the mask that batches have; None if no pass repeats rows, or if labels tell which rows are repeats."""
+    pack = options.pack.pack
+    return options.batch.valid_key if repeats_rows(options) and (pack is None or pack.keys is None) else None
+
+
 def mask_key(options: Options, keys: Sequence[str]) -> str | None:
     """The key of the mask of real rows; None if no pass repeats rows.
 
