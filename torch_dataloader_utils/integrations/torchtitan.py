@@ -141,7 +141,7 @@ class PackedDataLoader(BaseDataLoader):  # type: ignore[misc]  # untyped where t
             self.loader.load_state_dict(state_dict)
 
     def _pair(self, batch: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        needed = (self._tokens, POSITIONS, self._labels if DOCUMENTS not in batch else POSITIONS)
+        needed = [self._tokens, POSITIONS] if DOCUMENTS in batch else [self._tokens, POSITIONS, self._labels]
         missing = [key for key in needed if key not in batch]
         if missing:
             raise OptionError(f"PackedDataLoader: a batch has no {missing[0]!r}, only {list(batch)}.")
