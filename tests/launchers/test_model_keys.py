@@ -88,11 +88,14 @@ def trainer(folder: str, model: Any, kind: Any = KeysTrainer, loader: Any = None
         (OfTransformers, PACKED - {"cu_seqlens", "max_seqlen"}),  # it names document_ids
     ],
 )
-def test_a_model_gets_what_it_takes(folder: str, model: Any, kept: set[str]) -> None:
+def test_a_model_gets_what_it_takes(folder: str, model: Any, kept: set[str], caplog: pytest.LogCaptureFixture) -> None:
     made = model()
     run = trainer(folder, made)
-    run.train()
-    run.evaluate()
+    with caplog.at_level("INFO", "torch_dataloader_utils"):
+        run.train()
+        run.evaluate()
+    said = [record.args for record in caplog.records if "does not take" in record.message]
+    assert [set(args[0]) for args in said] == ([PACKED - kept] if PACKED - kept else [])  # type: ignore[index, arg-type]
     assert len(made.got) == 2 + 3
     assert set.union(*made.got) - {"num_items_in_batch", "valid"} == kept
     assert all(kept <= got for got in made.got)

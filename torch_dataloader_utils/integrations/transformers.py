@@ -7,6 +7,7 @@ position in the epoch.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
@@ -43,6 +44,8 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
 
+_LOG = logging.getLogger("torch_dataloader_utils")
+
 _LOOKED_AT = 8  # epochs whose steps are compared before training; the others are compared when they begin
 
 
@@ -65,6 +68,7 @@ class TrainerMixin:
     """
 
     _added: frozenset[str] = frozenset()  # the keys that the loaders add to batches
+    _left_out: frozenset[str] = frozenset()  # those that were said to be left out
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader passed as `train_dataset`.
@@ -153,7 +157,12 @@ class TrainerMixin:
             return batch
         apart = trainer.label_smoother is not None or trainer.compute_loss_func is not None  # they take the labels
         labels = [*trainer.label_names, *["labels"] * apart]
-        return inputs_of(batch, trainer.model, labels, self._added)
+        inputs = inputs_of(batch, trainer.model, labels, self._added)
+        left_out = frozenset(batch) - inputs.keys() - self._left_out
+        if left_out:
+            self._left_out |= left_out
+            _LOG.info("keys of batches that the model's forward does not take are left out: %s", sorted(left_out))
+        return inputs
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], *args: Any) -> Any:
         """How many labels the batches have, as the Trainer counts them; those of repeated rows do not count."""
