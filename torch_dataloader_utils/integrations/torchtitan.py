@@ -12,19 +12,11 @@ from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from torch_dataloader_utils.api.combined import combine
 from torch_dataloader_utils.api.stream import stream
 from torch_dataloader_utils.checkpoint.state_dict import unknown_counts
-from torch_dataloader_utils.errors import (
-    EmptyDatasetError,
-    Example,
-    MissingExtraError,
-    OptionError,
-    ShardingError,
-    use,
-)
+from torch_dataloader_utils.errors import EmptyDatasetError, Example, MissingExtraError, OptionError, ShardingError, use
 from torch_dataloader_utils.loader.dataset import passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options.packing import DOCUMENTS, IGNORED, POSITIONS, Pack
@@ -195,7 +187,11 @@ def _ranks(num_ranks: int, rank: int) -> dict[str, Any]:
     processes = sorted(range(len(of_all)), key=lambda process: of_all[process])
     mesh = torch.tensor(processes).reshape(num_ranks, -1)
     device = torch.accelerator.current_accelerator(check_available=True)
-    return {"ranks": DeviceMesh("cpu" if device is None else device.type, mesh, mesh_dim_names=("dp", "peers"))}
+    return {
+        "ranks": dist.device_mesh.DeviceMesh(
+            "cpu" if device is None else device.type, mesh, mesh_dim_names=("dp", "peers")
+        )
+    }
 
 
 def _check_steps(loader: StructuredLoader[Any, Any], num_ranks: int) -> None:

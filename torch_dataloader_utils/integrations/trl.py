@@ -117,7 +117,8 @@ class SFTMixin(TrainerMixin):
         result = super().compute_loss(model, inputs, *args, **kwargs)
         trainer: Any = self
         if trainer.model.training and "attention_mask" not in inputs and POSITIONS in inputs:
-            # It counts the length of one sequence: its own batches without a mask are a single one.
+            # It counts the length of one sequence: its own batches without a mask are a single one. No public name
+            # leads to its count, which it logs with the entries of `_metrics`.
             missing = tokens_in(inputs) - inputs[POSITIONS].size(1)
             counted = trainer.accelerator.gather(torch.tensor(missing, device=inputs[POSITIONS].device)).sum().item()
             trainer._total_train_tokens += counted // trainer._tp_size
