@@ -218,6 +218,19 @@ def test_prompts_and_completions_of_text_are_encoded_apart() -> None:
     assert tokenizer("the user", add_special_tokens=False)["input_ids"] != found["input_ids"][0].as_py()[1:]
 
 
+def test_a_prompt_that_has_the_beginning_itself_is_an_error_at_its_row() -> None:
+    transform = ChatTemplate(chat_tokenizer(None, begin="<s>"), prompt="prompt", completion="completion")
+    with pytest.raises(RowErrors, match="1 row failed: row 1: ValueError: the prompt begins with '<s>'"):
+        transform(pa.record_batch({"prompt": ["a", "<s>a"], "completion": ["</s>", "</s>"]}))
+
+
+def test_a_completion_without_an_end_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    transform = ChatTemplate(chat_tokenizer(None), prompt="prompt", completion="completion")
+    for completion, told in (("x</s>", 0), ("x", 1), ("y", 1)):
+        transform(pa.record_batch({"prompt": ["a"], "completion": [completion]}))
+        assert len([record for record in caplog.records if "does not end with </s>" in record.message]) == told
+
+
 def test_prompts_and_completions_of_chats_are_one_chat() -> None:
     tokenizer = chat_tokenizer(UNMARKED)
     transform = ChatTemplate(tokenizer, prompt="before", completion="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -11,6 +12,9 @@ import numpy.typing as npt
 
 from torch_dataloader_utils.options.packing import IGNORED
 from torch_dataloader_utils.transforms.chat.rendering import Span
+from torch_dataloader_utils.transforms.tokenizers import added_ids
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 TokensAndLabels: TypeAlias = tuple[Ids, Ids]  # of a row, int64 [tokens]
@@ -47,33 +51,50 @@ class ChatEncoder:
 
     Args:
         tokenizer: a `tokenizers.Tokenizer`.
-        begin: ids before texts that are framed.
-        end: ids after them.
+        stop: the token that ends a text for the model; None if it is not known.
     """
 
-    def __init__(self, tokenizer: Any, begin: Sequence[int], end: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Any, stop: str | None) -> None:
         self._tokenizer = tokenizer
-        self.begin, self.end = list(begin), list(end)
+        self._begin, self._end = added_ids(tokenizer)
+        self._stop = None if stop is None else tokenizer.token_to_id(stop)
+        self._told = self._stop is None or bool(self._end)
 
-    def __call__(self, rows: Sequence[ChatText]) -> list[TokensAndLabels]:
-        """The ids and labels of each row, encoded together, without the GIL."""
+    def __call__(self, rows: Sequence[ChatText]) -> list[list[TokensAndLabels]]:
+        """The ids and labels of each text of each row, encoded together, without the GIL."""
         texts = [text for row in rows for text in row.texts]
         encodings = self._tokenizer.encode_batch([text.text for text in texts], add_special_tokens=False)
-        parts = iter([_example(text, encoding) for text, encoding in zip(texts, encodings, strict=True)])
-        return [self._row(row, [next(parts) for _ in row.texts]) for row in rows]
+        parts = map(_labelled, texts, encodings)
+        return [[next(parts) for _ in row.texts] for row in rows]
 
-    def _row(self, row: ChatText, parts: list[TokensAndLabels]) -> TokensAndLabels:
-        if row.framed:
-            # What comes last is trained with the text before it; what comes first predicts, and is not predicted.
-            begin, end = np.array(self.begin, np.int64), np.array(self.end, np.int64)
-            parts = [(begin, np.full_like(begin, IGNORED)), *parts, (end, end)]
-        if len(parts) == 1:
-            return parts[0]
-        ids, labels = zip(*parts, strict=True)
+    def joined(self, row: ChatText, parts: Sequence[TokensAndLabels]) -> TokensAndLabels:
+        """The ids and labels of a row.
+
+        Raises:
+            ValueError: its text begins with what the tokenizer puts before it.
+        """
+        if not row.framed:
+            (only,) = parts
+            return only
+        first, last = parts[0][0], parts[-1][0]
+        if self._begin and first[: len(self._begin)].tolist() == self._begin:
+            tokens = "".join(map(self._tokenizer.id_to_token, self._begin))
+            raise ValueError(
+                f"the prompt begins with {tokens!r}, which the tokenizer adds, too: take it out of the text"
+            )
+        if not self._told and (not len(last) or last[-1] != self._stop):
+            self._told = True
+            _LOG.warning(
+                "ChatTemplate: a completion does not end with %s, and the tokenizer adds no token after it, so the "
+                "model will not learn to stop. End the texts with it",
+                self._tokenizer.id_to_token(self._stop),
+            )
+        begin, end = np.array(self._begin, np.int64), np.array(self._end, np.int64)
+        ids, labels = zip((begin, np.full_like(begin, IGNORED)), *parts, (end, end), strict=True)
         return np.concatenate(ids), np.concatenate(labels)
 
 
-def _example(text: MarkedText, encoding: Any) -> TokensAndLabels:
+def _labelled(text: MarkedText, encoding: Any) -> TokensAndLabels:
     ids = np.array(encoding.ids, np.int64)
     if text.spans is None:
         return ids, ids

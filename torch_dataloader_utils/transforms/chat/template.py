@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,12 +23,15 @@ from torch_dataloader_utils.transforms.chat.encoding import ChatEncoder, ChatTex
 from torch_dataloader_utils.transforms.chat.marking import ChatMarker
 from torch_dataloader_utils.transforms.chat.probe import probe
 from torch_dataloader_utils.transforms.chat.rendering import renderer_of
-from torch_dataloader_utils.transforms.tokenizers import added_ids, keep_to_one_thread, loaded, source_of
+from torch_dataloader_utils.transforms.tokenizers import keep_to_one_thread, loaded, source_of
 
 _WHO = "ChatTemplate"
 _MASKS = ("assistant", "last", "all")
 _LONG = ("error", "drop", "right", "left")
-_RESERVED = ("messages", "tools", "documents", "conversations", "chat_template", "add_generation_prompt")
+_RESERVED = (
+    *("messages", "tools", "documents", "conversations", "chat_template"),
+    *("add_generation_prompt", "continue_final_message", "return_assistant_tokens_mask"),
+)
 _ROWS = 32  # encoded together; more would take much memory, some hundred bytes per token
 
 Sides: TypeAlias = tuple[TokensAndLabels, ...]  # a row's ids and labels, of a pair on both sides
@@ -114,9 +117,9 @@ class ChatTemplate:
         rows: list[Sides | None] = [None] * batch.num_rows
         errors: dict[int, Exception] = {}
         for first in range(0, batch.num_rows, _ROWS):
-            for row, found in self._encoded(sources, range(first, min(first + _ROWS, batch.num_rows)), errors):
+            for row, texts, parts in self._encoded(sources, range(first, min(first + _ROWS, batch.num_rows)), errors):
                 try:
-                    rows[row] = self._cut(found)
+                    rows[row] = self._cut(tuple(map(self._encoder.joined, texts, parts)))
                 except ValueError as error:
                     errors[row] = error
         if errors:
@@ -125,8 +128,8 @@ class ChatTemplate:
 
     def _encoded(
         self, sources: ChatSources, numbers: Sequence[int], errors: dict[int, Exception]
-    ) -> list[tuple[int, Sides]]:
-        """The ids and labels of these rows; what is wrong with others is added to `errors`, and nulls are left out."""
+    ) -> Iterator[tuple[int, Sequence[ChatText], list[list[TokensAndLabels]]]]:
+        """The texts of these rows, and their ids and labels; nulls are left out, as are rows that fail: `errors`."""
         texts: dict[int, Sequence[ChatText]] = {}
         for row in numbers:
             try:
@@ -138,8 +141,8 @@ class ChatTemplate:
             else:
                 if found is not None:
                     texts[row] = found
-        examples = iter(self._encoder([text for found in texts.values() for text in found]))
-        return [(row, tuple(next(examples) for _ in found)) for row, found in texts.items()]
+        encoded = iter(self._encoder([text for found in texts.values() for text in found]))
+        return ((row, found, [next(encoded) for _ in found]) for row, found in texts.items())
 
     def _cut(self, sides: Sides) -> Sides:
         """The ids and labels of a row, with at most `max_length` tokens on each side."""
@@ -164,8 +167,7 @@ class ChatTemplate:
     @cached_property
     def _encoder(self) -> ChatEncoder:
         """This process's tokenizer, which no one else changes."""
-        tokenizer = loaded(self._source, True, _WHO)
-        return ChatEncoder(tokenizer, *added_ids(tokenizer))
+        return ChatEncoder(loaded(self._source, True, _WHO), self._marker.renderer.variables.get("eos_token"))
 
     def _check(self, kwargs: Any) -> None:
         for name, value, choices in (("mask", self.mask, _MASKS), ("long", self.long, _LONG)):
