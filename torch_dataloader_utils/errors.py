@@ -17,6 +17,7 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── UnsupportedTypeError (TypeError)     the requested output cannot hold a column's type
     ├── NullValueError (ValueError)          a null in a column whose output type has none
     ├── UnknownValueError (ValueError)       a value is not in the vocabulary of a column of codes
+    ├── RowErrors (ValueError)               a transform failed for some rows, and knows which
     ├── BatchTimeoutError (TimeoutError)     no batch, or no answer of a store, arrived within `timeout` seconds
     ├── WorkerError (RuntimeError)           a worker process died
     ├── ShardingError (ValueError, RuntimeError)  the numbers of ranks and shards do not fit together
@@ -29,6 +30,7 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from torch_dataloader_utils.redaction import printable
@@ -195,6 +197,31 @@ class NullValueError(DataLoaderUtilsError, ValueError):
 
 class UnknownValueError(DataLoaderUtilsError, ValueError):
     """A value is not in the vocabulary of its column."""
+
+
+class RowErrors(DataLoaderUtilsError, ValueError):
+    """A transform failed for some of its rows, and knows for which. Raise it `from` one of their errors to show more.
+
+    Args:
+        errors: at least one, by the number of the row among the rows that the function was given, from 0.
+
+    Attributes:
+        errors: these, in the order of the rows.
+    """
+
+    errors: dict[int, Exception]
+
+    def __init__(self, errors: Mapping[int, Exception]) -> None:
+        if not errors:
+            raise OptionError("RowErrors({}): expected the error of at least one row.")
+        self.errors = {int(row): errors[row] for row in sorted(errors)}
+        count = f"{len(errors):,} rows" if len(errors) > 1 else "1 row"
+        first = [f"row {row}: {type(error).__name__}: {error}" for row, error in islice(self.errors.items(), 3)]
+        super().__init__(f"{count} failed: {'; '.join(first)}{'; ...' if len(errors) > len(first) else ''}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From its errors, not from the message; with its notes."""
+        return type(self), (self.errors,), self.__dict__
 
 
 class SavedPreprocessError(DataLoaderUtilsError, ValueError):
