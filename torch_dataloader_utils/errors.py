@@ -18,6 +18,7 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── NullValueError (ValueError)          a null in a column whose output type has none
     ├── UnknownValueError (ValueError)       a value is not in the vocabulary of a column of codes
     ├── RowErrors (ValueError)               a transform failed for some rows, and knows which
+    ├── TooManyErrors (RuntimeError)         a transform failed for too many rows
     ├── BatchTimeoutError (TimeoutError)     no batch, or no answer of a store, arrived within `timeout` seconds
     ├── WorkerError (RuntimeError)           a worker process died
     ├── ShardingError (ValueError, RuntimeError)  the numbers of ranks and shards do not fit together
@@ -222,6 +223,10 @@ class RowErrors(DataLoaderUtilsError, ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         """From its errors, not from the message; with its notes."""
         return type(self), (self.errors,), self.__dict__
+
+
+class TooManyErrors(DataLoaderUtilsError, RuntimeError):
+    """A transform failed for more rows than `max_errors`, or for all that are read together. The message has some."""
 
 
 class SavedPreprocessError(DataLoaderUtilsError, ValueError):

@@ -29,6 +29,8 @@ from torch_dataloader_utils.options import (
 from torch_dataloader_utils.options.clashes import FOLLOWED_PART
 from torch_dataloader_utils.plan_page.call import combination_values
 from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.group import labels
@@ -58,6 +60,7 @@ def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
         _refuse(read)
     _warn_of_unused(named, given)
     parts = dict(zip(named, _sources(named, defaults, options), strict=True))
+    options = replace(options, part_skips=any(map(_skips_rows, parts.values())))
     source = combined_source(list(parts.values()), list(parts), options)
     options = replace(options, features=options.features.resolved(source, options))
     of_source = {name: part.given if isinstance(part, _ToOpen) else None for name, part in named.items()}
@@ -115,6 +118,13 @@ def _sources(named: Mapping[str | int, Any], defaults: Mapping[str, Any], option
     shared = dict(zip(opened, with_one_vocabulary(list(opened.values())), strict=True))
     made = [passes_of(part).source if isinstance(part, LoaderDataset) else part for part, _ in pairs]
     return [shared.get(place, part) for place, part in enumerate(made)]
+
+
+def _skips_rows(part: Any) -> bool:
+    """Whether a transform of this part, or of one within it, may fail for rows."""
+    scan = part.scan if isinstance(part, Source) else None
+    scans = scan.scans if isinstance(scan, CombinedScan) else (scan,)
+    return any(isinstance(each, ScanSpec) and each.skipping is not None for each in scans)
 
 
 def _datasets(part: Any) -> int:

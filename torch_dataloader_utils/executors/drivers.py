@@ -193,6 +193,6 @@ class ReportedDriver:
         block = self._driver.next_block(shard)
         if block is None:
             return None
-        rows, self._before[shard] = block.rows - self._before[shard], 0
+        rows, self._before[shard] = block.rows - block.before(self._before[shard]), 0
         self._hooks(BlockEvent(self._epoch, shard, rows, block.nbytes, perf_counter() - began, block.work))
         return block

@@ -27,7 +27,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import repeats_rows
+from torch_dataloader_utils.options import masks_rows
 
 try:
     from transformers.trainer_callback import ExportableState, TrainerCallback
@@ -325,7 +325,7 @@ def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
 def _mask_of(loader: StructuredLoader) -> str | None:
     """The key of the mask of real rows; None if no row is repeated."""
     options = passes_of(_dataset_of(loader)).options
-    return options.batch.valid_key if repeats_rows(options) else None
+    return options.batch.valid_key if masks_rows(options) else None
 
 
 def _without_labels(batch: Any) -> Any:

@@ -44,9 +44,9 @@ from torch_dataloader_utils.options import (
     Files,
     Options,
     SourceValue,
+    masks_rows,
     parse_replaced,
     parse_rows,
-    repeats_rows,
 )
 from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.plan_page.call import source_values
@@ -178,7 +178,7 @@ class LoaderDataset(IterableDataset[Any]):
         here = self._passes
         if self._accelerated is None or here.worker is not None:
             return BatchIterator(here)
-        valid_key = self._options.batch.valid_key if repeats_rows(self._options) else None
+        valid_key = self._options.batch.valid_key if masks_rows(self._options) else None
         return AcceleratedIterator(here, valid_key, *self._accelerated)
 
     def __getitem__(self, index: object) -> NoReturn:

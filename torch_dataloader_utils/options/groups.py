@@ -95,6 +95,14 @@ class ReadOptions(Checked):
     transform_rows: str = option("same", keyword=False)
     transform_schema: Any = option(None, keyword=False)
     transform_format: str = option("arrow", keyword=False)
+    transform_random: bool = option(False, keyword=False)
+    transform_on_error: Any = option("raise", keyword=False)
+    transform_max_errors: float = option(0.01, keyword=False)
+
+    @property
+    def transform_skips(self) -> bool:
+        """Whether rows for which the transform fails are no errors."""
+        return self.transform is not None and self.transform_on_error != "raise"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,9 +36,11 @@ class SourceKey:
     def added(self, block: Block, part: int) -> Block:
         """The rows of a dataset, with the column."""
         if block.columns is not None:
-            return Block.of_columns(block.rows, {**block.columns, self.key: self.column(block.rows, part)})
-        value = part if self.names is None else self.names[part]
-        return Block.of_table(block.table.append_column(self.key, pa.repeat(pa.scalar(value, self.type), block.rows)))
+            made = Block.of_columns(block.rows, {**block.columns, self.key: self.column(block.rows, part)})
+        else:
+            value = pa.scalar(part if self.names is None else self.names[part], self.type)
+            made = Block.of_table(block.table.append_column(self.key, pa.repeat(value, block.rows)))
+        return replace(made, left_out=block.left_out)
 
     def column(self, rows: int, part: int) -> Dense:
         """The column of some rows of a dataset."""
@@ -163,8 +165,8 @@ class CombinedReader:
             for i, (first, count) in zip(places, part_spans, strict=True):
                 spans[i] = at + first, count
             blocks.append(block)
-            at += block.rows
-        return Block.joined(blocks), spans
+            at += block.rows_read
+        return Block.joined_reads(blocks), spans
 
     def share(self, task: Task) -> _PartRead | None:
         """A read of the task that other readers may join; None for a window with rows of several parts."""

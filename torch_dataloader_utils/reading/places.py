@@ -16,7 +16,7 @@ import pyarrow as pa
 from torch_dataloader_utils.hashing import U64, hashed_number, hashes_of_numbers, name_hash, number_hash, number_hashes
 from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
-from torch_dataloader_utils.model import DataFileInfo, FileKey, FileLayout
+from torch_dataloader_utils.model import DataFileInfo, FileLayout
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.storage import Storage
@@ -30,14 +30,14 @@ class FileKeys:
     """The key of each file, under which its rows are hashed.
 
     Attributes:
-        names: the hash of each file's name; None: that of its path is taken.
+        names: path -> the hash of the file's name; None: that of its path is taken.
     """
 
-    names: Mapping[FileKey, int] | None = None
+    names: Mapping[str, int] | None = None
 
     def of(self, file: DataFileInfo) -> int:
         """The key of a file."""
-        return name_hash(file.path) if self.names is None else self.names[file.key]
+        return name_hash(file.path) if self.names is None else self.names[file.path]
 
 
 class RowOfFile(NamedTuple):

@@ -20,6 +20,7 @@ from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, S
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
 from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_calls, mask_of, read_columns
 from torch_dataloader_utils.reading.files import FileReader
+from torch_dataloader_utils.reading.places import RowOfFile, row_of_file
 from torch_dataloader_utils.schemas.columns import conform, constant
 from torch_dataloader_utils.storage import usable_cores
 
@@ -149,6 +150,30 @@ class RunReader:
             named.append(f"{path}, {self._spec.opener.segment_name}{plural} {', '.join(map(str, numbers))}")
         more = f" and {len(by_file) - _NAMED_FILES} more files" if len(by_file) > _NAMED_FILES else ""
         return "; ".join(named) + more
+
+    def rows_of(self, places: Sequence[int], runs: Sequence[SegmentRun]) -> list[tuple[str, RowOfFile]]:
+        """The rows of these runs that have these places: file, and number.
+
+        Raises:
+            LookupError: there is no such row.
+        """
+        return [next(self._rows_at(place, runs)) for place in places]
+
+    def _rows_at(self, place: int, runs: Sequence[SegmentRun]) -> Iterator[tuple[str, RowOfFile]]:
+        assert self._spec.keys is not None
+        for run in runs:
+            file = self._files[run.file].info
+            segments = [segment.number for segment in self.segments(run)]
+            found = row_of_file(place, self._spec.keys.of(file), segments)
+            if found is not None:
+                yield file.path, found
+        raise LookupError(f"no row of the files that were read has the place {place}")
+
+    def in_words(self, row: tuple[str, RowOfFile]) -> str:
+        """Where a row is, for messages."""
+        path, (number, segment) = row
+        within = "" if segment is None else f"{self._spec.opener.segment_name} {segment} of "
+        return f"row {number} of {within}{path}"
 
     def decode(self, run: SegmentRun, schema: pa.Schema, rows: Numbers | None = None) -> pa.Table:
         """These columns of the run's rows, with the resolved types, as a table.

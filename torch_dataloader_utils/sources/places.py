@@ -29,4 +29,4 @@ def with_places(manifest: FileManifest, name: str) -> FileManifest:
 
 def keys_of(manifest: FileManifest) -> FileKeys:
     """The keys of the files by their names below the given folder, so that folders can be moved."""
-    return FileKeys({file.info.key: name_hash(manifest.name_of(file)) for file in manifest.files})
+    return FileKeys({file.info.path: name_hash(manifest.name_of(file)) for file in manifest.files})
