@@ -48,6 +48,11 @@ class FailedRow:
     error: str
     source: int | str | None = None
 
+    @property
+    def where(self) -> str:
+        """Where it is, in words."""
+        return f"row {self.row} of {'' if self.segment is None else f'segment {self.segment} of '}{self.file}"
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -150,7 +155,20 @@ class PassEvent:
     complete: bool
 
 
-Event: TypeAlias = BlockEvent | PassEvent
+@dataclass(frozen=True, slots=True)
+class RowFailedEvent:
+    """A transform failed for a row, and `Transform(on_error=)` goes on without it.
+
+    Attributes:
+        epoch: the epoch.
+        row: the row, and its error.
+    """
+
+    epoch: int
+    row: FailedRow
+
+
+Event: TypeAlias = BlockEvent | PassEvent | RowFailedEvent
 
 
 class Hooks:

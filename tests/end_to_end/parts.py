@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.transforms.test_images import SIZE, pixels_of, png
 from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
-from torch_dataloader_utils import Sample, StructuredDataset, Subsets
+from torch_dataloader_utils import Sample, StructuredDataset, Subsets, Transform
 from torch_dataloader_utils.class_weights.draws import ClassDraw
 from torch_dataloader_utils.hashing import Choice, name_hash
 from torch_dataloader_utils.options import SubsetOptions
@@ -116,7 +117,13 @@ def write_partitions(folder: Path) -> str:
 
 def of_rows(**options: Any) -> Callable[..., Any]:
     """Makes loaders of small shuffled batches of the files of `write_rows`."""
-    given = {"columns": ["id"], "batch_size": 4, "split_rows": 5, "shuffle": True, "shuffle_buffer_size": 10} | options
+    given: dict[str, Any] = {
+        "columns": ["id"],
+        "batch_size": 4,
+        "split_rows": 5,
+        "shuffle": True,
+        "shuffle_buffer_size": 10,
+    } | options
     return lambda path, **place: StructuredDataset.create_dataloader(path, **given, **place)[0]
 
 
@@ -174,12 +181,23 @@ def tokenized(batch: Any) -> list[int]:
     return ids(batch)
 
 
+FAILING = frozenset(range(0, ROWS * FILES, 11)) | {1, 2, 3, 4}  # rows for which a transform fails
+
+
+def some_fail(rows: pa.RecordBatch) -> pa.RecordBatch:
+    if not FAILING.isdisjoint(rows.column("id").to_pylist()):
+        raise ValueError("a bad row")
+    return rows
+
+
 TRAIN = Subsets({"train": 0.7, "val": 0.3})["train"]
 BY_NAME = TRAIN.replace(by="name")
 FRACTION = Sample(0.7)
 BUDGET: dict[str, Any] = {"columns": ["id", "clicks"], "batch_tokens": 20, "batch_size": 6}
 SPARSE: dict[str, Any] = {"columns": ["id", "clicks", "views"], "jagged": {"sparse": ["clicks", "views"]}}
 IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages("image", SIZE)}
+FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_errors=1.0)}
+LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
 
@@ -197,6 +215,14 @@ OF_ONE = {
         write_partitions, of_rows(filters=[("p", "!=", 1)]), each_once([*EVERY[:ROWS], *EVERY[-ROWS:]]), ids
     ),
     "fraction": one(each_once(chosen(fraction=FRACTION)), fraction=FRACTION),
+    "rows that fail": one(each_once(row for row in EVERY if row not in FAILING), **FAILS),
+    "rows that fail, uncounted": Part(
+        write_rows,
+        of_rows(filters=LARGE, **FAILS),
+        each_once(row for row in EVERY if row % 3 and row not in FAILING),
+        ids,
+        counted=False,
+    ),
     "limit": one(each_once(range(43)), limit=43),
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
     "class weights": one(copies, class_weights={"label": WEIGHTS}),

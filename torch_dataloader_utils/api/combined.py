@@ -29,8 +29,7 @@ from torch_dataloader_utils.options import (
 from torch_dataloader_utils.options.clashes import FOLLOWED_PART
 from torch_dataloader_utils.plan_page.call import combination_values
 from torch_dataloader_utils.printing import listed, shown
-from torch_dataloader_utils.reading.combined import CombinedScan
-from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.group import labels
@@ -122,9 +121,7 @@ def _sources(named: Mapping[str | int, Any], defaults: Mapping[str, Any], option
 
 def _skips_rows(part: Any) -> bool:
     """Whether a transform of this part, or of one within it, may fail for rows."""
-    scan = part.scan if isinstance(part, Source) else None
-    scans = scan.scans if isinstance(scan, CombinedScan) else (scan,)
-    return any(isinstance(each, ScanSpec) and each.skipping is not None for each in scans)
+    return isinstance(part, Source) and bool(most_failed(part.scan))
 
 
 def _datasets(part: Any) -> int:

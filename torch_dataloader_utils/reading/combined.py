@@ -13,6 +13,7 @@ from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.events import Work, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead, Stage
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.windows import Span, places_of
 
 
@@ -221,3 +222,13 @@ class _PartRead:
 def _parts(pieces: Iterable[Piece]) -> set[int]:
     """The parts to which the pieces' rows belong."""
     return {split_of(piece).file.part for piece in split_pieces(pieces)}
+
+
+def most_failed(scan: Scan) -> dict[str | int | None, float]:
+    """For each dataset that goes on if its transform fails for rows, how many these may be: a share, or a number.
+
+    By its name or number; for a single dataset, by None.
+    """
+    scans = scan.scans if isinstance(scan, CombinedScan) else (scan,)
+    rules = ((each, each.skipping) for each in scans if isinstance(each, ScanSpec))
+    return {each.source: rule.most for each, rule in rules if rule is not None}

@@ -20,6 +20,7 @@ from torch_dataloader_utils.errors import (
     UnknownOptionError,
     UnsupportedTypeError,
 )
+from torch_dataloader_utils.reading.transform_formats import exactly
 from torch_dataloader_utils.redaction import printable
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -157,7 +158,13 @@ def _fails(call: Call, numbers: Numbers) -> bool:
     return False
 
 
-def with_stand_ins(good: pa.Table, numbers: Numbers, rows: int, fills: Mapping[str, pa.Array]) -> pa.Table | None:
+def with_stand_ins(
+    good: pa.Table,
+    numbers: Numbers,
+    rows: int,
+    fills: Mapping[str, pa.Array],
+    another: Callable[[], pa.Table | None] = lambda: None,
+) -> pa.Table | None:
     """All rows, each failed one as a copy of the nearest good one before it, else after; None if there is none to copy.
 
     Args:
@@ -165,11 +172,15 @@ def with_stand_ins(good: pa.Table, numbers: Numbers, rows: int, fills: Mapping[s
         numbers: of these rows, ascending, int64.
         rows: the number of all rows.
         fills: what failed rows hold instead in some columns.
+        another: finds a good row beside them, if none of them is.
     """
     if not len(numbers) and not fills.keys() >= set(good.schema.names):
-        return None
+        found = another()
+        if found is None:
+            return None
+        good = found
     nearest = np.maximum(np.searchsorted(numbers, np.arange(rows), side="right") - 1, 0)
-    filled = np.full(rows, len(numbers))
+    filled = np.full(rows, good.num_rows)
     filled[numbers] = np.arange(len(numbers))
     columns = [
         _of_slices(pa.chunked_array([*column.chunks, fills[name]], column.type), filled)
@@ -229,7 +240,7 @@ def _filled(kind: pa.DataType, value: Any) -> pa.Array | None:
     if isinstance(value, bool) != pa.types.is_boolean(plain) and not isinstance(value, (list, tuple, dict)):
         return None  # Arrow would take True for 1
     try:
-        made = pa.array([value], plain)
+        made = exactly([value], plain)
         return made.cast(kind) if plain is not kind else made
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError, OverflowError):
         return None

@@ -16,7 +16,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.kernels.pages import Chunks, joined
 from torch_dataloader_utils.late_imports import as_arrow
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, Split, split_of
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
 from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_calls, mask_of, read_columns
 from torch_dataloader_utils.reading.files import FileReader
@@ -122,6 +122,10 @@ class RunReader:
             bisect_right(starts, piece.rows.start, hi=len(starts) - 1) - 1,
             bisect_left(starts, piece.rows.stop, hi=len(starts) - 1),
         )
+
+    def whole(self, run: SegmentRun) -> Piece:
+        """All rows of a run."""
+        return Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None)
 
     def start(self, run: SegmentRun) -> int:
         """The plan row number of a run's first row."""

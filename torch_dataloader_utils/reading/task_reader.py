@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
 from torch_dataloader_utils.options.transform import PLACE
-from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
@@ -168,9 +167,9 @@ class TaskReader:
         except Exception as error:  # noqa: BLE001 - raised again, of the row or piece that it is of
             failed = error
         if isinstance(failed, TransformFailed) and is_of_rows(failed.error):
-            place = self._failing_rows(failed.error, runs, lambda on: arranged(on._rows(runs, owners, pieces, epoch)))
-            if place:
-                raise in_place(failed.error, place)
+            rows = self._failing_rows(failed.error, runs, lambda on: arranged(on._rows(runs, owners, pieces, epoch)))
+            if rows:
+                raise of_rows(failed.error, rows)
         raise self._blamed(failed, tables, [runs[owner] for owner in owners])
 
     def _blamed(self, error: Exception, tables: Sequence[pa.Table], runs: Sequence[SegmentRun]) -> Exception:
@@ -186,31 +185,40 @@ class TaskReader:
         """An error of rows of these runs, with a note that says so, unless it does itself."""
         where = self._runs.where(runs)
         if isinstance(error, TransformFailed):
-            return in_place(error.error, where)
+            return transform_error(error.error, where)
         if not isinstance(error, DataLoaderUtilsError):
             error.add_note(f"while reading {where}")
         return error
 
     def _failing_rows(
         self, error: Exception, runs: Sequence[SegmentRun], read: Callable[[TaskReader], list[pa.Table]]
-    ) -> str:
-        """The rows for which the transform raised an error, which are read again with their places; "" if unknown."""
+    ) -> dict[int, str]:
+        """The first rows for which the transform raised an error, read again with their places; empty if unknown.
+
+        Args:
+            error: of all rows together.
+            runs: of the rows.
+            read: reads them.
+
+        Returns:
+            The number of each in what the transform was given, and where it is, in words.
+        """
         spec = self._spec.with_places()
         reader = TaskReader(spec, self._files)
         try:
             table = joined(read(reader))
             call = TransformCall(table, spec)
             if isinstance(error, RowErrors) and call.knows_rows:
-                numbers = [number for number in error.errors if number < table.num_rows]
+                numbers = [number for number in error.errors if number < table.num_rows][:3]
             else:
                 found = first_failing(table.num_rows, call)
                 numbers = [] if found is None else [found]
             rows = reader._runs.rows_of(table.column(PLACE).take(pa.array(numbers, pa.int64())).to_pylist(), runs)
         except Exception:  # noqa: BLE001 - the error itself matters, not what fails while its row is looked for
-            return ""
+            return {}
         finally:
             reader.close()
-        return listed(rows, 3, self._runs.in_words)
+        return dict(zip(numbers, map(self._runs.in_words, rows), strict=True))
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; returns how many rows there are.
@@ -401,15 +409,24 @@ class TaskReader:
         if not skipping.keeps:
             return made, failed
         good = np.delete(np.arange(table.num_rows), failed)
-        whole = with_stand_ins(made, good, table.num_rows, skipping.fills)
+        whole = with_stand_ins(made, good, table.num_rows, skipping.fills, partial(self._good_row, runs))
         if whole is None:
             first = next(iter(errors.values()))
             raise TooManyErrors(
-                f"{self._runs.where(runs)}: transform failed for each of the {table.num_rows:,} rows read together, so "
-                f"that none can take their places: {first.kind}: {first.text}. Repair them, or give "
-                "Transform(on_error=Fill(...)) a value for each column."
+                f"{self._runs.where(runs)}: transform failed for all rows, so that none can take the place of others: "
+                f"{first.kind}: {first.text}. Repair them, or give Transform(on_error=Fill(...)) a value for each "
+                "column."
             )
         return whole, failed
+
+    def _good_row(self, runs: Sequence[SegmentRun]) -> pa.Table | None:
+        """A row of these runs for which the transform does not fail; None if there is none.
+
+        Of those of a task that delivers few of them, such as what an earlier phase left, all may fail.
+        """
+        pieces = [self._runs.whole(run) for run in runs]
+        made, _ = transformed(joined(self._rows(runs, range(len(runs)), pieces, 0)), self._spec)
+        return made.slice(0, 1) if made.num_rows else None
 
     def _tell(self, table: pa.Table, errors: Mapping[int, ErrorText], runs: Sequence[SegmentRun]) -> None:
         """Record the rows for which the transform failed."""
@@ -428,11 +445,16 @@ class TaskReader:
         return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where))
 
 
-def in_place(error: Exception, place: str) -> Exception:
-    """The error of a transform, or one in its place, which names where its rows are."""
+def of_rows(error: Exception, rows: Mapping[int, str]) -> Exception:
+    """The error of a transform, which names the rows that it is of: their numbers in what it was given, and words."""
+    return error.named(rows) if isinstance(error, RowErrors) else transform_error(error, next(iter(rows.values())))
+
+
+def transform_error(error: Exception, where: str) -> Exception:
+    """The error of a transform, or one in its place, which says where the rows are."""
     if type(error) is FileReadError:  # of a file within the data
-        made = FileReadError(f"{place}: {error}")
+        made = FileReadError(f"{where}: {error}")
         made.__cause__ = error.__cause__
         return made
-    error.add_note(f"while transforming {place}")
+    error.add_note(f"while transforming {where}")
     return error

@@ -193,12 +193,12 @@ def _of_objects(name: str, values: Sequence[Any], kind: pa.DataType | None) -> p
             return pa.ExtensionArray.from_storage(kind, pa.array(rows, kind.storage_type))
         if pt.is_dictionary(kind):
             return pa.array(values, kind.value_type).cast(kind)
-        return _exactly(values, kind)
+        return exactly(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
         raise _misfit(name, kind, error) from error
 
 
-def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """The values as `pa.array` converts them, but an error where it would truncate floats to ints."""
     if pt.is_integer(_item_type(kind)):
         found = pa.array(values)
