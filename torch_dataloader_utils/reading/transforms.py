@@ -125,17 +125,20 @@ def check_transformed(given: pa.RecordBatch, result: object, rows: str, transfor
     if not isinstance(result, pa.RecordBatch):
         raise UnsupportedTypeError(f"transform returned {type(result).__name__}: expected a pyarrow.RecordBatch.")
     if rows == "same" and result.num_rows != given.num_rows:
+        of_any = _of_any_rows(transform)
         raise SchemaMismatchError(
             f"transform returned {result.num_rows} rows for {given.num_rows}. If filters= cannot leave rows out:",
-            remedies=[use("row counts are then unknown before reading", transform=_of_any_rows(transform))],
+            remedies=[] if of_any is None else [use("row counts are then unknown before reading", transform=of_any)],
         )
 
 
-def _of_any_rows(transform: Any) -> Example:
-    """What to give as `transform=`, so that it may change the number of rows."""
+def _of_any_rows(transform: Any) -> Example | None:
+    """What to give as `transform=`, so that it may change the number of rows; None if it may not, because it draws."""
     form: Any = "arrow"
     if isinstance(transform, FormattedTransform):
         transform, form = transform.transform, transform.format
+    if isinstance(transform, Chained) and any(transform.draws):
+        return None
     function = list(transform.functions) if isinstance(transform, Chained) else transform
     made = Transform(function, rows="any", format=form)
     own = getattr(function, "__name__", "")
