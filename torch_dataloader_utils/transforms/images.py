@@ -68,7 +68,7 @@ class DecodeImages:
 
     def __post_init__(self) -> None:
         check_column(self.column, _WHO)
-        object.__setattr__(self, "size", _checked_size(self.size))
+        object.__setattr__(self, "size", checked_size(self.size, _WHO))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise OptionError(f"{_WHO}({name}={shown(getattr(self, name))}): expected one of {choices}.")
@@ -204,13 +204,18 @@ def _converted(image: Any, mode: str) -> Any:
     return image.convert(mode)
 
 
-def _checked_size(size: Any) -> tuple[int, int]:
+def checked_size(size: Any, who: str) -> tuple[int, int]:
+    """Height and width, of which an int gives both; `who` asks for them.
+
+    Raises:
+        OptionError: they are no sizes.
+    """
     # Hydra passes the list of a config as an OmegaConf ListConfig, which is neither a list nor a tuple.
     listed = isinstance(size, Sequence) and not isinstance(size, (str, bytes))
     sides: Sequence[Any] = size if listed else (size, size)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
     if len(sides) != 2 or not whole:
-        raise OptionError(f"{_WHO}(size={shown(size)}): expected (height, width) in pixels, or an int for a square.")
+        raise OptionError(f"{who}(size={shown(size)}): expected (height, width) in pixels, or an int for a square.")
     return sides[0], sides[1]
 
 
