@@ -24,7 +24,9 @@ _CHUNK = 1 << 14  # rows hashed at a time: they stay in the processor's cache
 LONGEST_CHAIN = 256  # bytes; above, one call of blake2b is faster than steps of a word
 
 
+_STEP_BACK = pow(GAMMA, -1, MASK + 1)
 _STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))  # of SplitMix64's output: shift, factor
+_STEPS_BACK = [(shift, pow(factor, -1, MASK + 1)) for shift, factor in reversed(_STEPS)]
 
 
 def mixed(z: U64) -> U64:
@@ -72,10 +74,10 @@ def hashes_of_numbers(key: int, numbers: npt.NDArray[np.int64]) -> U64:
 
 def hashed_number(key: int, value: int) -> int:
     """The number below 2**64 that has this hash under a key."""
-    for shift, factor in reversed(_STEPS):
-        value = value * pow(factor, -1, MASK + 1) & MASK
+    for shift, inverse in _STEPS_BACK:
+        value = value * inverse & MASK
         value ^= value >> shift ^ value >> 2 * shift
-    return ((value - key) * pow(GAMMA, -1, MASK + 1) - 1) & MASK
+    return ((value - key) * _STEP_BACK - 1) & MASK
 
 
 NULL = name_hash("null")  # the hash of a missing value, and what makes that of 0 another than 0

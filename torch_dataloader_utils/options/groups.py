@@ -157,7 +157,9 @@ class BatchOptions(Checked):
     last_batch: str = option(
         "partial", one_of(*LAST_BATCH), doc="a short last batch: deliver it, drop it, or fill it up with repeated rows"
     )
-    valid_key: str = option("valid", word, doc="the batch entry that is False for repeated rows, if there can be any")
+    valid_key: str = option(
+        "valid", word, doc="the batch entry that is False for repeated rows and failed ones, if there can be any"
+    )
     output_format: str = option(
         "torch",
         one_of("torch", "numpy", "arrow", "dict"),

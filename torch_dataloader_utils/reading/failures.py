@@ -83,22 +83,10 @@ class Skipping:
     keeps: bool = False
 
 
-class Survivors(NamedTuple):
-    """What a transform made of the rows for which it did not fail.
-
-    Attributes:
-        results: of these rows, in order.
-        numbers: of these rows, ascending, int64 [n].
-        errors: of the others, by their numbers.
-    """
-
-    results: list[pa.RecordBatch]
-    numbers: Numbers
-    errors: dict[int, ErrorText]
-
-
-def survivors(rows: int, call: Call, error: Exception, *, knows: bool) -> Survivors:
-    """The results of a transform that failed for so many rows together; it is called again for parts of them.
+def survivors(
+    rows: int, call: Call, error: Exception, *, knows: bool
+) -> tuple[list[pa.RecordBatch], dict[int, ErrorText]]:
+    """What a transform makes of rows for which it failed together, called again for parts of them.
 
     Args:
         rows: their number.
@@ -106,10 +94,13 @@ def survivors(rows: int, call: Call, error: Exception, *, knows: bool) -> Surviv
         error: of the call for all of them.
         knows: whether the rows of a `RowErrors` are these; not if a function before has changed the number of rows.
 
+    Returns:
+        Its results, in the order of the rows; and the errors of those that fail alone, by their numbers.
+
     Raises:
         TransformFailed: it raised an error that is not of rows.
     """
-    results, done = [], [np.zeros(0, np.int64)]
+    results: list[pa.RecordBatch] = []
     errors, waiting = _parted(np.arange(rows), error, knows)
     while waiting:
         numbers = waiting.pop()
@@ -121,9 +112,7 @@ def survivors(rows: int, call: Call, error: Exception, *, knows: bool) -> Surviv
             bad, parts = _parted(numbers, again.error, knows)
             errors |= bad
             waiting += parts
-        else:
-            done.append(numbers)
-    return Survivors(results, np.concatenate(done), dict(sorted(errors.items())))
+    return results, dict(sorted(errors.items()))
 
 
 def _parted(numbers: Numbers, error: Exception, knows: bool) -> tuple[dict[int, ErrorText], list[Numbers]]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.converter import compact
@@ -14,11 +13,11 @@ from torch_dataloader_utils.errors import Example, SchemaMismatchError, Unsuppor
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, Transform
+from torch_dataloader_utils.reading.decoding import joined
 from torch_dataloader_utils.reading.draws import DRAW
 from torch_dataloader_utils.reading.failures import (
     ErrorText,
     Numbers,
-    Survivors,
     TransformFailed,
     is_of_rows,
     survivors,
@@ -56,7 +55,7 @@ class TransformCall:
         spec, rows, rng = self._spec, self._rows, self._rng
         assert spec.transform is not None
         if numbers is not None:
-            rows = compact(pa.Table.from_batches([rows]).take(as_arrow(numbers)))
+            rows = compact(self._some(numbers))
             rng = None if rng is None else rng.take(numbers)
         try:
             result = spec.transform(rows) if rng is None else spec.transform(rows, rng)
@@ -65,6 +64,11 @@ class TransformCall:
         check_transformed(rows, result, spec.transform_rows, spec.transform)
         _check_schema(result.schema, spec.output_schema)
         return result
+
+    def _some(self, numbers: Numbers) -> pa.Table:
+        first, last = int(numbers[0]), int(numbers[-1]) + 1
+        rows = pa.Table.from_batches([self._rows])
+        return rows.slice(first, last - first) if last - first == len(numbers) else rows.take(as_arrow(numbers))
 
     @property
     def knows_rows(self) -> bool:
@@ -86,15 +90,18 @@ def transformed(table: pa.Table, spec: ScanSpec) -> tuple[pa.Table, dict[int, Er
     if not table.num_rows:  # the filter kept none: there is nothing to do, and not every transform can handle 0 rows
         return pa.Table.from_batches([no_rows(spec.output_schema)]), {}
     call = TransformCall(table, spec)
+    errors: dict[int, ErrorText] = {}
     try:
-        found = Survivors([call()], np.arange(table.num_rows), {})
+        results = [call()]
     except TransformFailed as failed:
         if spec.skipping is None or not is_of_rows(failed.error):
             raise
-        found = survivors(table.num_rows, call, failed.error, knows=call.knows_rows)
-    results = found.results or [no_rows(spec.output_schema)]
-    made = [pa.Table.from_arrays(result.columns, schema=spec.output_schema) for result in results]
-    return pa.concat_tables(made), found.errors
+        results, errors = survivors(table.num_rows, call, failed.error, knows=call.knows_rows)
+    made = [
+        pa.Table.from_arrays(result.columns, schema=spec.output_schema)
+        for result in results or [no_rows(spec.output_schema)]
+    ]
+    return joined(made), errors
 
 
 def _check_schema(returned: pa.Schema, expected: pa.Schema) -> None:
