@@ -270,6 +270,18 @@ def half(batch: Any) -> Any:
 
 
 PHASES = [(0, [1, 1]), (2, [1, 2])]
+
+
+def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A transform that changes nothing."""
+    return batch
+
+
+def drawn(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+    """A transform that draws."""
+    return batch.append_column("drawn", pa.array(rng.random()))
+
+
 PACK = {"pack": Pack(16)}
 WRAP = {"pack": Pack(16, method="wrap")}
 FILTER = {"filters": [("x", "<", 7.2)]}
@@ -384,6 +396,10 @@ CALLS: dict[str, Failing] = {
     "a null that a transform returns": Failing({"transform": lambda batch: batch}, NullValueError, path="holes"),
     "a document longer than a sequence": Failing({"pack": Pack(3, long="error")}, path="tokens"),
     "a row longer than batch_tokens": Failing({"batch_tokens": Buckets(3, by="ids"), "lists": "padded"}, path="tokens"),
+    "a number of errors that are raised": Failing({"transform": {"function": kept, "max_errors": 3}}),
+    "a transform that draws": Failing({"transform": drawn}),
+    "draws for any number of rows": Failing({"transform": {"function": drawn, "random": True, "rows": "any"}}),
+    "draws of a function of rows alone": Failing({"transform": {"function": kept, "random": True}}),
     "a transform that leaves out rows": Failing({"transform": half}, SchemaMismatchError),
     "processes without their number": Failing({"worker_mode": "processes", "num_workers": None}),
     "processes that read canonical ranks in laps": Failing(

@@ -22,6 +22,7 @@ from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.executors.workers import Workers
+from torch_dataloader_utils.iteration.failed_rows import FailedRows
 from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
@@ -36,6 +37,7 @@ from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.agreement import joint_step
 from torch_dataloader_utils.sources.skipped import skipped_counts
@@ -408,7 +410,8 @@ class Passes:
         self._before_reading()
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
-        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, self.hooks, clock)
+        report = FailedRows(self.hooks, position.epoch, most_failed(self.source.scan))
+        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, report, clock)
         begun.shown = self._show(begun)
         return begun
 

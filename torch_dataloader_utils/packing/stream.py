@@ -84,8 +84,13 @@ class TokenReader:
         pieces = list(split_pieces(task.pieces))
         runs, owners = runs_of([self._place(piece) for piece in pieces])
         with noting(split_of(pieces[0]).file.path):
-            wholes = [Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None) for run in runs]
-            documents, spans = self._reader.read(wholes, pad=False, epoch=0)
+            orders = [pieces[owners.index(number)].order for number in range(len(runs))]  # of laps, for draws
+            wholes = [
+                Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None, order)
+                for run, order in zip(runs, orders, strict=True)
+            ]
+            documents, spans = self._reader.read(wholes, pad=False, epoch=task.epoch)
+            spans = [documents.span(*span) for span in spans]
             columns = {key: column for key, column in (documents.columns or {}).items() if isinstance(column, Ragged)}
             by_run = self._by_run(columns, runs, spans)
             recorder().enter("shuffle" if isinstance(task.pieces[0].source, Window) else "convert")
