@@ -158,6 +158,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "transforms/chat/probe:_without_block",
         "transforms/chat/rendering:renderer_of",
         "transforms/chat/rows:_check_content",
+        "transforms/chat/template:_check",
         "transforms/chat/template:_cut",
         "transforms/columns:place_of",
         "transforms/images:_decoded",

@@ -282,6 +282,18 @@ def _documents(batch: Any, side: str) -> list[tuple[list[int], list[int]]]:
 # ------------------------------------------------------------------------------------------------------ what is wrong
 
 
+def test_rows_that_fail_are_numbered_through() -> None:
+    chats = [[USER] if row in (3, 40, 99) else CHAT for row in range(100)]
+    with pytest.raises(RowErrors, match=r"3 rows failed: row 3: .*; row 40: .*; row 99: ") as caught:
+        made(chats)
+    assert list(caught.value.errors) == [3, 40, 99]
+    kept = [row for row in range(100) if row not in caught.value.errors]
+    assert made([chats[row] for row in kept]) == made([CHAT]) * 97
+    parts = [json.dumps(CHAT)] * 50 + [json.dumps([{"role": "user", "content": 7}])]
+    with pytest.raises(OptionError, match="row 50 of the rows read"):
+        made(parts)
+
+
 def test_all_rows_that_fail_are_named() -> None:
     parts = [{"type": "text", "text": TEXTS[0]}]
     chats = [
@@ -369,10 +381,11 @@ def test_columns_that_hold_no_chats_are_refused() -> None:
         ({"messages": ""}, "expected its name"),
         ({"kwargs": [1]}, "expected a dict"),
         ({"kwargs": {"messages": []}}, "'messages' is given to the template anyway"),
-        ({"prompt": "p"}, "expected prompt with completion"),
-        ({"completion": "c"}, "expected prompt with completion"),
-        ({"chosen": "c"}, "expected both, or none"),
-        ({"prompt": "p", "completion": "c", "chosen": "a", "rejected": "b"}, "expected either completion"),
+        ({"prompt": "p"}, "prompt without others: expected one of: prompt and completion, chosen and rejected, "),
+        ({"completion": "c"}, "completion without others"),
+        ({"chosen": "c"}, "chosen without others"),
+        ({"prompt": "p", "completion": "c", "chosen": "a", "rejected": "b"}, "expected one of"),
+        ({"prompt": "p", "completion": "c", "mask": "all"}, r"mask='all'\) with prompt"),
         ({"chosen": "a", "rejected": "a"}, "one column is named twice"),
         ({"template": "{% for %}"}, r"no \{% generation %\} block"),
     ],

@@ -23,7 +23,7 @@ _HF = {
 }
 LABELS = "labels"
 IGNORED = -100  # a label that the losses of torch and transformers leave out
-_SIDES = ("chosen_", "rejected_")  # how the keys of the sides of a pair begin
+SIDES = ("chosen_", "rejected_")  # how the keys of the sides of a pair begin
 
 
 def _padding(name: str, value: Any) -> Any:
@@ -95,7 +95,7 @@ class Pack(Value):
     @property
     def prefixes(self) -> tuple[str, ...]:
         """How the keys of each side begin: of pairs, or of documents, which have one."""
-        return _SIDES if self.together else ("",)
+        return SIDES if self.together else ("",)
 
     @property
     def added(self) -> Mapping[str, tuple[str, ...]]:

@@ -75,7 +75,9 @@ class DocumentPacking:
         """
         columns = {key: column for key, column in (block.columns or {}).items() if isinstance(column, Ragged)}
         lengths = [document_lengths(columns, side.columns) for side in self.sides]
-        self._check(lengths)
+        longest = np.maximum.reduce(lengths)
+        self._check_long(longest)
+        self._check_pairs(lengths, longest)
         window = self.documents, self.sequences
         layouts = side_by_side(lengths, self.pack.length, self.pack.long, window, order)
         packed: dict[str, Column] = {}
@@ -83,24 +85,27 @@ class DocumentPacking:
             packed.update(self._columns(side, columns, sequences, memory))
         return Block.of_columns(len(layouts[0]), packed)
 
-    def _check(self, lengths: Sequence[Array]) -> None:
-        """Check that documents are not too long, if that is an error, and that both sides of pairs have tokens."""
-        longest, pairs = np.maximum.reduce(lengths), self.pack.together
-        if (pairs or self.pack.long == "error") and self.pack.long in ("split", "error"):
-            row, ways = longest.argmax(), ("truncate", "drop") if pairs else ("split", "truncate", "drop")
-            if len(longest) and longest[row] > self.pack.length:
-                why = " and a pair is not cut into several" if pairs else ""
-                raise OptionError(
-                    f"pack={self.pack.short()}: row {row} of the {len(longest)} rows read has {longest[row]} tokens, "
-                    f"more than length={self.pack.length}{why}.",
-                    remedies=[use(pack=self.pack.replace(long=way)) for way in ways],
-                )
-        empty = np.flatnonzero((np.minimum.reduce(lengths) == 0) & (longest > 0))
-        if len(empty):
-            row, (first, second) = empty[0], self.pack.prefixes
+    def _check_long(self, longest: Array) -> None:
+        """Check that documents are not too long, if that is an error; of pairs, these are the longer sides."""
+        pairs = self.pack.together
+        fails = self.pack.long == "error" or (pairs and self.pack.long == "split")
+        if fails and longest.max(initial=0) > self.pack.length:
+            row, why = longest.argmax(), " and a pair is not cut into several" if pairs else ""
+            raise OptionError(
+                f"pack={self.pack.short()}: row {row} of the {len(longest)} rows read has {longest[row]} tokens, more "
+                f"than length={self.pack.length}{why}.",
+                remedies=[use(pack=self.pack.replace(long=way)) for way in ("split", "truncate", "drop")[pairs:]],
+            )
+
+    def _check_pairs(self, lengths: Sequence[Array], longest: Array) -> None:
+        """Check that both sides of a pair have tokens, or none."""
+        alone = np.flatnonzero((np.minimum.reduce(lengths) == 0) & (longest > 0))
+        if len(alone):
+            sides = zip(self.pack.prefixes, lengths, strict=True)
+            found = " and ".join(f"{prefix}* has {side[alone[0]]} tokens" for prefix, side in sides)
             raise SchemaMismatchError(
-                f"Pack(together=True): in row {row} of the {len(longest)} rows read, {first}* has {lengths[0][row]} "
-                f"tokens and {second}* has {lengths[1][row]}: expected both sides of a pair to have tokens, or none."
+                f"Pack(together=True): in row {alone[0]} of the {len(longest)} rows read, {found}: expected both sides "
+                "of a pair to have tokens, or none."
             )
 
     def _columns(

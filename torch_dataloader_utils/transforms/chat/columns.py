@@ -8,13 +8,15 @@ from dataclasses import dataclass, fields
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError
-from torch_dataloader_utils.options.packing import LABELS
+from torch_dataloader_utils.options.packing import LABELS, SIDES
 from torch_dataloader_utils.transforms.chat.encoding import ChatText
 from torch_dataloader_utils.transforms.chat.marking import ChatMarker
 from torch_dataloader_utils.transforms.chat.rows import ChatRow, chat_rows, text_or_chat_rows
 from torch_dataloader_utils.transforms.columns import check_column, place_of
 
 _WHO = "ChatTemplate"
+_INSTEAD = ("prompt", "completion", "chosen", "rejected")  # of messages
+_FORMS = (["prompt", "completion"], ["chosen", "rejected"], ["prompt", "chosen", "rejected"])
 
 
 @dataclass(frozen=True)
@@ -31,25 +33,19 @@ class ChatColumns:
     def __post_init__(self) -> None:
         for name in self.given:
             check_column(name, _WHO)
-        pair = self.chosen is not None, self.rejected is not None
-        if any(pair) != all(pair):
-            raise OptionError(f"{_WHO}: chosen and rejected are the two sides of pairs: expected both, or none.")
-        if all(pair) and self.completion is not None:
-            raise OptionError(f"{_WHO}: expected either completion, or chosen and rejected.")
-        if (self.prompt is None and self.completion is not None) or (
-            self.prompt is not None and self.completion is None and not all(pair)
-        ):
-            raise OptionError(f"{_WHO}: expected prompt with completion, or with chosen and rejected.")
+        named = [word for word in _INSTEAD if getattr(self, word) is not None]
+        if named and named not in _FORMS:
+            forms = ", ".join(" and ".join(form) for form in _FORMS)
+            raise OptionError(f"{_WHO}: {' and '.join(named)} without others: expected one of: {forms}; or messages.")
         if len(set(self.given)) < len(self.given):
             raise OptionError(f"{_WHO}: one column is named twice: {list(self.given)}.")
 
     @property
     def given(self) -> tuple[str, ...]:
         """The columns that are read."""
-        found = {item.name: getattr(self, item.name) for item in fields(self)}
-        if self.completion is not None or self.chosen is not None or self.prompt is not None:
-            del found["messages"]
-        return tuple(name for name in found.values() if name is not None)
+        instead = [getattr(self, word) for word in _INSTEAD]
+        contents = [self.messages] if instead == [None] * len(instead) else instead
+        return tuple(name for name in (*contents, self.tools) if name is not None)
 
     @property
     def completes(self) -> bool:
@@ -59,7 +55,7 @@ class ChatColumns:
     @property
     def prefixes(self) -> tuple[str, ...]:
         """How the names of outputs begin, of each side."""
-        return ("",) if self.chosen is None else ("chosen_", "rejected_")
+        return ("",) if self.chosen is None else SIDES
 
     @property
     def contents(self) -> tuple[str, ...]:
@@ -131,8 +127,13 @@ class ChatSources:
     prompts: list[ChatRow] | None
     tools: list[ChatRow] | None
 
-    def texts(self, row: int, marker: ChatMarker) -> list[ChatText] | None:
+    def texts(self, row: int, marker: ChatMarker, first: int) -> list[ChatText] | None:
         """The texts of a row, of each side; None if a column has a null there, other than that of tools.
+
+        Args:
+            row: its number.
+            marker: marks what is trained.
+            first: how many rows the transform was given before row 0.
 
         Raises:
             ValueError: the row holds no chat, or the template does not render it.
@@ -144,6 +145,6 @@ class ChatSources:
         given = None if self.tools is None else self.tools[row]
         tools = None if given is None else given()
         if prompt is None:
-            return [marker.chat(content(), tools, row) for content in contents if content is not None]
+            return [marker.chat(content(), tools, first + row) for content in contents if content is not None]
         before = prompt()
-        return [marker.completion(before, content(), tools, row) for content in contents if content is not None]
+        return [marker.completion(before, content(), tools, first + row) for content in contents if content is not None]

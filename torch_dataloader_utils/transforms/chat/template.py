@@ -18,7 +18,7 @@ from torch_dataloader_utils.errors import (
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options.packing import IGNORED
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.transforms.chat.columns import ChatColumns, ChatSources
+from torch_dataloader_utils.transforms.chat.columns import ChatColumns
 from torch_dataloader_utils.transforms.chat.encoding import ChatEncoder, ChatText, TokensAndLabels
 from torch_dataloader_utils.transforms.chat.marking import ChatMarker
 from torch_dataloader_utils.transforms.chat.probe import probe
@@ -32,7 +32,7 @@ _RESERVED = (
     *("messages", "tools", "documents", "conversations", "chat_template"),
     *("add_generation_prompt", "continue_final_message", "return_assistant_tokens_mask"),
 )
-_ROWS = 32  # encoded together; more would take much memory, some hundred bytes per token
+_ROWS = 32  # rendered and encoded together; more would take much memory, some hundred bytes per token
 
 Sides: TypeAlias = tuple[TokensAndLabels, ...]  # a row's ids and labels, of a pair on both sides
 
@@ -113,11 +113,10 @@ class ChatTemplate:
             UnsupportedTypeError: a column holds neither chats nor text.
             SchemaMismatchError: another column has the name of an output.
         """
-        sources = self._columns.sources(batch)
         rows: list[Sides | None] = [None] * batch.num_rows
         errors: dict[int, Exception] = {}
-        for first in range(0, batch.num_rows, _ROWS):
-            for row, texts, parts in self._encoded(sources, range(first, min(first + _ROWS, batch.num_rows)), errors):
+        for first in range(0, max(1, batch.num_rows), _ROWS):
+            for row, texts, parts in self._encoded(batch.slice(first, _ROWS), first, errors):
                 try:
                     rows[row] = self._cut(tuple(map(self._encoder.joined, texts, parts)))
                 except ValueError as error:
@@ -127,20 +126,21 @@ class ChatTemplate:
         return self._columns.replaced(batch, [_lists(rows, side) for side in range(len(self._columns.prefixes))])
 
     def _encoded(
-        self, sources: ChatSources, numbers: Sequence[int], errors: dict[int, Exception]
+        self, batch: pa.RecordBatch, first: int, errors: dict[int, Exception]
     ) -> Iterator[tuple[int, Sequence[ChatText], list[list[TokensAndLabels]]]]:
-        """The texts of these rows, and their ids and labels; nulls are left out, as are rows that fail: `errors`."""
+        """The number of each row, from `first` on, its texts, and their ids and labels; without nulls and `errors`."""
+        sources = self._columns.sources(batch)
         texts: dict[int, Sequence[ChatText]] = {}
-        for row in numbers:
+        for row in range(batch.num_rows):
             try:
-                found = sources.texts(row, self._marker)
+                found = sources.texts(row, self._marker, first)
             except DataLoaderUtilsError:
                 raise
             except ValueError as error:
-                errors[row] = error
+                errors[first + row] = error
             else:
                 if found is not None:
-                    texts[row] = found
+                    texts[first + row] = found
         encoded = iter(self._encoder([text for found in texts.values() for text in found]))
         return ((row, found, [next(encoded) for _ in found]) for row, found in texts.items())
 
@@ -173,6 +173,11 @@ class ChatTemplate:
         for name, value, choices in (("mask", self.mask, _MASKS), ("long", self.long, _LONG)):
             if value not in choices:
                 raise OptionError(f"{_WHO}({name}={shown(value)}): expected one of {choices}.")
+        if self._columns.completes and self.mask != _MASKS[0]:
+            raise OptionError(
+                f"{_WHO}(mask={self.mask!r}) with prompt: mask says what is trained of whole chats; of what follows a "
+                "prompt, all is. Leave it out."
+            )
         if self.max_length is not None and (type(self.max_length) is not int or self.max_length < 1):
             raise OptionError(f"{_WHO}(max_length={shown(self.max_length)}): expected a positive int, or None.")
         if self.max_length is None and self.long != "error":
