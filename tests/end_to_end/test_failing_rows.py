@@ -204,12 +204,18 @@ def test_bad_images_leave_equal_steps_on_three_ranks_and_resume_exactly(tmp_path
 
 @pytest.mark.parametrize("shuffle", [False, True, "all"])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_where_counts_are_unknown_a_failed_row_is_left_out(path: str, shuffle: Any, num_workers: int) -> None:
-    loader = make(path, filters=KEPT, shuffle=shuffle, num_workers=num_workers, split_rows=6)
+@pytest.mark.parametrize("output", ["torch", "arrow"])
+def test_where_counts_are_unknown_a_failed_row_is_left_out(
+    path: str, shuffle: Any, num_workers: int, output: Any
+) -> None:
+    processes = {"worker_mode": Processes(context="fork")} if num_workers else {}
+    given: dict[str, Any] = {"num_workers": num_workers, "output_format": output, **processes}
+    loader = make(path, filters=KEPT, shuffle=shuffle, split_rows=6, **given)
     ids, valid = held(loader)
     assert all(valid)
     assert sorted(ids) == [row for row in ROWS if row % 3 and row not in BAD]
     assert loader.metrics(total=True)["rows_failed"] == len([row for row in BAD if row % 3])
+    loader.close()
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "all"])

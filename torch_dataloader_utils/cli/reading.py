@@ -90,7 +90,8 @@ def _identified(data: Data, id_column: str | None) -> tuple[list[str], Data]:
 
 def _planned(dataset: Any, epochs: Sequence[int]) -> int | None:
     """The rows that the plans of all ranks deliver; None if they are known only after reading."""
-    if passes_of(dataset).options.shard.steps_per_epoch is not None:
+    options = passes_of(dataset).options
+    if options.shard.steps_per_epoch is not None or options.skips_rows:
         return None
     rows = [dataset.shard_size(rank, epoch) for epoch in epochs for rank in range(dataset.world.num_ranks)]
     return None if None in rows else sum(rows)

@@ -76,6 +76,11 @@ class Options:
         return uncounted(self)
 
     @property
+    def skips_rows(self) -> bool:
+        """Whether rows for which a transform fails are no errors."""
+        return self.part_skips or self.read.transform_skips
+
+    @property
     def mixes_rows(self) -> bool:
         """Whether rows of datasets are mixed, not splits; those of a single one, only if it is repeated or cut off."""
         least = 1 if any(half.holds(self) for half in LENGTHS) else 2
@@ -111,8 +116,8 @@ def repeats_rows(options: Options) -> bool:
 
 def masks_rows(options: Options) -> bool:
     """Whether rows have the mask `valid_key`: a pass may repeat rows, or a transform may fail for some."""
-    fails = options.part_skips or options.read.transform_skips
-    return repeats_rows(options) or (fails and options.pack.pack is None)  # failed documents are in no sequence
+    # Documents for which it fails are in no sequence.
+    return repeats_rows(options) or (options.skips_rows and options.pack.pack is None)
 
 
 def mask_in_batches(options: Options) -> str | None:
