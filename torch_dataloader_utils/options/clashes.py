@@ -566,9 +566,9 @@ CLASHES = (
     *(
         Clash(halves=(half,), beside=MIXED, why=why, ways=ways)
         for half, why, ways in (
-            (CANONICAL, "the schedule is per rank", _without_or_by_splits("canonical_ranks")),
+            (CANONICAL, "the rows of each step are dealt to the ranks", _without_or_by_splits("canonical_ranks")),
             (STEPS, "the rows of an epoch decide its steps", _steps_in_rows),
-            (LAST_WRAP, "each rank has a schedule of its own", _repeated),
+            (LAST_WRAP, "each rank has its own rows of each dataset", _repeated),
         )
     ),
     Clash(
