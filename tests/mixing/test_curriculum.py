@@ -213,7 +213,7 @@ def test_steps_and_rows_of_a_run_are_each_others(total: int, step_rows: int, ful
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.booleans())
-def test_batches_of_one_source_are_whole_steps_of_a_run(total: int, step_rows: int, full: bool) -> None:
+def test_an_epoch_of_whole_steps_has_at_least_one(total: int, step_rows: int, full: bool) -> None:
     given = {"batches": "single", "total": total, "phases": [[0, ["1", "2"]]]}
-    found = in_rows(given, step_rows, full=full).total
+    found = in_rows(given, step_rows, full=full, whole=True).total
     assert found == (total // step_rows * step_rows or total)

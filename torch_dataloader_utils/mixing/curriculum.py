@@ -160,22 +160,21 @@ class Curriculum:
             first = end
 
 
-def in_rows(mixing: Mapping[str, Any], step_rows: int, *, full: bool) -> Curriculum:
+def in_rows(mixing: Mapping[str, Any], step_rows: int, *, full: bool, whole: bool = False) -> Curriculum:
     """The curriculum in a plan's option `mixing`, under the options and ranks of the plan.
 
-    Boundaries are rows of the run, also if they were given as steps. With batches of a single source, an epoch of the
-    next rows of the run has whole steps.
+    Boundaries are rows (or sequences) of the run, also if they were given as steps.
 
     Args:
         mixing: the option.
         step_rows: rows per step of all ranks.
         full: whether epochs have only full steps.
+        whole: whether an epoch of the next rows of the run takes those of whole steps alone.
     """
     found = Curriculum.of(mixing)
     if found.rows is None and found.total >= step_rows:
-        whole = found.total // step_rows * step_rows
-        total = whole if mixing["batches"] == "single" else found.total
-        found = replace(found, total=total, stride=whole if full else None)
+        rows = found.total // step_rows * step_rows
+        found = replace(found, total=rows if whole else found.total, stride=rows if full else None)
     if mixing.get("unit") != "step":
         return found
     steps, length = _steps(found.first(1), step_rows, full=full), found.first(1)
@@ -190,13 +189,14 @@ def _steps(rows: int, step_rows: int, *, full: bool) -> int:
     return max(1, rows // step_rows if full else -(-rows // step_rows))
 
 
-def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str]) -> Curriculum:
+def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str], unit: int = 1) -> Curriculum:
     """The curriculum, after a check that it fits the sources.
 
     Args:
         curriculum: of the run.
         sizes: the number of rows of each source.
         names: of the sources, for messages.
+        unit: how many rows each of the curriculum's units is.
 
     Raises:
         OptionError: weights change too often, or a source would repeat too often.
@@ -209,5 +209,5 @@ def checked(curriculum: Curriculum, sizes: Sequence[int], names: Sequence[str]) 
         )
     for phase in curriculum.phases:
         rows = apportioned(curriculum.total, phase.weights) if curriculum.rows is None else curriculum.rows
-        check_laps(sizes, rows, names, "a smaller rows_per_epoch=")
+        check_laps(sizes, rows, names, f"a smaller {'rows' if unit == 1 else 'tokens'}_per_epoch=", unit)
     return curriculum

@@ -26,7 +26,7 @@ class Deal:
     """The steps of all ranks, each of which takes the next units.
 
     Attributes:
-        turns: the units, which are rows, or with `single` steps.
+        turns: the units of the turns: rows (with `pack` sequences, which are called rows here), or with `single` steps.
         rows: the rows of each source.
         num_ranks: the number of ranks (R).
         batch_rows: rows per batch of a rank (B).
@@ -121,14 +121,15 @@ class Deal:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The rows of each source in the batches of a rank.
+    """The rows of each source in the batches of a rank, or, if rows of a plan are tokens, these.
 
     Attributes:
-        deal: of all ranks.
+        deal: of all ranks, in rows or sequences, as all below.
         rank: the rank.
         of_each: the rank's rows of each source, without those that it leaves out.
         absent: the steps, ascending, in which it has no batch: it gets no row, or leaves out a short batch.
         padding: repeats after all rows, as a source of their own; 0 for none.
+        unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
     """
 
     deal: Deal
@@ -136,21 +137,22 @@ class Schedule:
     of_each: tuple[int, ...]
     absent: tuple[int, ...] = ()
     padding: int = 0
+    unit_rows: int = 1
 
     @property
     def batch_rows(self) -> int:
-        """Rows per batch."""
-        return self.deal.batch_rows
+        """Rows of the plan per batch."""
+        return self.deal.batch_rows * self.unit_rows
 
     @property
     def single(self) -> bool:
         """Whether each batch is of one source; the last one of a source may then be short."""
         return self.deal.single
 
-    @cached_property
+    @property
     def rows(self) -> int:
-        """The number of rows, without padding."""
-        return sum(self.of_each)
+        """The number of rows of the plan, without padding."""
+        return sum(self.of_each) * self.unit_rows
 
     @cached_property
     def steps(self) -> int:
@@ -158,12 +160,20 @@ class Schedule:
         return self.deal.steps - len(self.absent)
 
     def after(self, steps: int) -> list[int]:
-        """The rows of each source in the first `steps` batches."""
+        """The rows of the plan of each source in the first `steps` batches."""
         counts: list[int] = self.table(steps, steps)[0].tolist()
         return counts
 
     def table(self, first: int, last: int) -> I64:
-        """The rows of each source in the first `first`, ..., `last` batches, int64 [last - first + 1, sources]."""
+        """The rows of the plan of each source in so many first batches: int64 [last - first + 1, sources].
+
+        Args:
+            first: the fewest batches.
+            last: the most.
+        """
+        return self._table(first, last) * self.unit_rows
+
+    def _table(self, first: int, last: int) -> I64:
         own = np.clip(np.arange(first, last + 1), 0, self.steps)
         steps = own.copy()
         for absent in self.absent:
@@ -172,12 +182,14 @@ class Schedule:
         counts = np.minimum(self._taken(begin, int(steps[-1]))[steps - begin], np.array(self.of_each, np.int64))
         if not self.padding:
             return counts
-        return np.column_stack([counts, np.clip(own * self.batch_rows - self.rows, 0, self.padding)])
+        padded = np.clip(own * self.deal.batch_rows - sum(self.of_each), 0, self.padding)
+        return np.column_stack([counts, padded])
 
     def first_rows(self, count: int) -> list[int]:
         """The rows of each source among the first ones, of all without padding, where only the last batch is short."""
-        steps = min(-(-count // self.batch_rows), self.steps)
-        before, after = (np.array(self.after(number)[: len(self.of_each)]) for number in (max(steps - 1, 0), steps))
+        steps = min(-(-count // self.deal.batch_rows), self.steps)
+        sources = len(self.of_each)
+        before, after = (self._table(number, number)[0, :sources] for number in (max(steps - 1, 0), steps))
         ends = np.minimum(np.cumsum(after - before), max(count - int(before.sum()), 0))
         rows: list[int] = (before + np.diff(ends, prepend=0)).tolist()
         return rows
@@ -187,10 +199,11 @@ class Schedule:
 
         Args:
             shard: the number of the source; the padding is the last one.
-            rows: row numbers, counted from its first.
+            rows: row numbers of the plan, counted from its first.
         """
+        rows = [row // self.unit_rows for row in rows]
         if shard == len(self.of_each):
-            return [self.deal.steps + row / self.batch_rows for row in rows]
+            return [self.deal.steps + row / self.deal.batch_rows for row in rows]
         taken = self._marks[:, shard]
         mark = np.minimum(np.searchsorted(taken, rows, side="right") - 1, len(taken) - 2)
         within = (np.array(rows) - taken[mark]) / np.maximum(taken[mark + 1] - taken[mark], 1)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
+from torch_dataloader_utils.errors import ShardingError, use
 from torch_dataloader_utils.mixing.curriculum import Curriculum, in_rows
 from torch_dataloader_utils.mixing.laps import LapRows, cut_laps, laps_of
 from torch_dataloader_utils.mixing.turns import Turns
@@ -67,14 +68,16 @@ class MixedEpoch:
         laps: the rows of each dataset that ranks share.
         left_out: the rows of each dataset that fill no step of all ranks, where only full ones are delivered; they
             belong to the epoch, whose rest other ranks may deliver.
-        turns: the order of the datasets' rows, or steps, without those left out.
-        first: the number of its first row among those of the run.
+        turns: the order of the datasets' units (rows, sequences, steps), without those left out.
+        first: the number of its first row or sequence among those of the run.
+        unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
     """
 
     laps: tuple[Laps, ...]
     left_out: tuple[Laps, ...]
     turns: Turns
     first: int
+    unit_rows: int = 1
 
     @property
     def taken(self) -> list[int]:
@@ -83,7 +86,7 @@ class MixedEpoch:
 
 
 class EpochTurns(NamedTuple):
-    """What ranks deliver of the rows that an epoch, or its rest, takes.
+    """What ranks deliver of the rows, or sequences, that an epoch, or its rest, takes.
 
     Attributes:
         turns: their order, in full steps if only these are delivered.
@@ -101,11 +104,12 @@ class Course:
     """What epochs take of each dataset, under the options and ranks of a plan.
 
     Attributes:
-        curriculum: in rows.
+        curriculum: in rows, or in sequences if rows of the plan are tokens, as all below.
         step_rows: rows per step of all ranks (R*B).
         full: whether only full steps are delivered.
         single: whether each step is of one dataset.
         run: whether epochs that have every row once still continue where the last one ended.
+        unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
     """
 
     curriculum: Curriculum
@@ -113,35 +117,59 @@ class Course:
     full: bool
     single: bool
     run: bool
+    unit_rows: int
 
     @classmethod
     def of(cls, mixing: Mapping[str, Any], options: PlanOptions, num_ranks: int) -> Course:
-        """That of a plan's option `mixing`."""
+        """That of a plan's option `mixing`.
+
+        Raises:
+            ShardingError: an epoch of so many tokens has not one step.
+        """
         alone = options.even == "none" and options.last_batch == "drop" and num_ranks == 1
-        step_rows, full = num_ranks * options.batch_rows(num_ranks), options.even == "drop" or alone
-        curriculum = in_rows(mixing, step_rows, full=full)
-        return cls(curriculum, step_rows, full, mixing["batches"] == "single", "run" in mixing)
+        unit, single, full = options.unit_rows, mixing["batches"] == "single", options.even == "drop" or alone
+        step_rows = num_ranks * options.batch_rows(num_ranks) // unit
+        if unit > 1 and mixing.get("total", step_rows) < step_rows:
+            raise ShardingError(
+                f"tokens_per_epoch: {mixing['total']} sequences of {unit} tokens are less than one step of {step_rows} "
+                f"sequences, {step_rows * unit} tokens, on {num_ranks} ranks.",
+                remedies=[use(tokens_per_epoch=step_rows * unit)],
+            )
+        curriculum = in_rows(mixing, step_rows, full=full, whole=single or unit > 1)
+        return cls(curriculum, step_rows, full, single, "run" in mixing, unit)
 
     def is_pass(self, datasets: Sequence[DatasetShare]) -> bool:
         """Whether every epoch is a pass over all rows, whatever the epochs before it left out."""
-        return not self.run and self.curriculum.rows == tuple(dataset.rows for dataset in datasets)
+        return not self.run and self.curriculum.rows == tuple(dataset.rows // self.unit_rows for dataset in datasets)
 
     def epoch(self, datasets: Sequence[DatasetShare], epoch: int) -> MixedEpoch:
         """The rows that an epoch takes of each dataset: those that follow the rows delivered in earlier epochs."""
-        found, before, first = self.delivered(epoch), self._before(epoch), self.curriculum.first(epoch)
-        if self.full and self.is_pass(datasets):
-            of_each = zip(datasets, found.rows, before, strict=True)
+        found, first, once = self.delivered(epoch), self.curriculum.first(epoch), self.is_pass(datasets)
+        before, rows, taken = map(self._in_plan, (self._before(epoch), found.rows, found.taken))
+        if self.full and once:
+            of_each = zip(datasets, rows, before, strict=True)
             laps, left_out = zip(*(_parts_of_lap(dataset, epoch, *counts) for dataset, *counts in of_each), strict=True)
-            return MixedEpoch(laps, left_out, found.turns, first)
-        ends = zip(datasets, before, found.taken, strict=True)
-        return _parted([_laps_of_run(dataset, at, at + count) for dataset, at, count in ends], found, first)
+            return MixedEpoch(laps, left_out, found.turns, first, self.unit_rows)
+        if once:  # with the tokens that fill no sequence
+            before, taken = ([times * dataset.rows for dataset in datasets] for times in (epoch, 1))
+        ends = zip(datasets, before, taken, strict=True)
+        return self._parted([_laps_of_run(dataset, at, at + count) for dataset, at, count in ends], found, first)
 
     def rest(self, rest: RemainingRows, epoch: int) -> MixedEpoch:
         """The same for what earlier phases left of an epoch."""
         laps = [Laps([len(order) for order in orders], orders.__getitem__) for orders in rest.laps]
-        left = [each.rows for each in laps]
+        left = [each.rows // self.unit_rows for each in laps]
         found = self._steps_of(left) if self.single else self._whole(self.curriculum.of_rest(epoch, rest.first, left))
-        return _parted(laps, found, rest.first)
+        return self._parted(laps, found, rest.first)
+
+    def _in_plan(self, counts: Sequence[int]) -> list[int]:
+        return [count * self.unit_rows for count in counts]
+
+    def _parted(self, laps: Sequence[Laps], found: EpochTurns, first: int) -> MixedEpoch:
+        """An epoch that takes these rows of the plan."""
+        kept = zip(laps, self._in_plan(found.rows), strict=True)
+        parts, left_out = zip(*(rows.parted(count) for rows, count in kept), strict=True)
+        return MixedEpoch(parts, left_out, found.turns, first, self.unit_rows)
 
     def delivered(self, epoch: int) -> EpochTurns:
         """What an epoch delivers."""
@@ -185,12 +213,6 @@ class Course:
         runs = [(0, 0), *self.curriculum.alike(epoch)]
         taken = [[times * count for count in self.delivered(first).rows] for first, times in runs]
         return [sum(rows) for rows in zip(*taken, strict=True)]
-
-
-def _parted(laps: Sequence[Laps], found: EpochTurns, first: int) -> MixedEpoch:
-    """An epoch that takes these rows."""
-    parts, left_out = zip(*(rows.parted(count) for rows, count in zip(laps, found.rows, strict=True)), strict=True)
-    return MixedEpoch(parts, left_out, found.turns, first)
 
 
 def _laps_of_run(dataset: DatasetShare, first: int, last: int) -> Laps:
@@ -241,7 +263,9 @@ def rest_of_mix(splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int,
     orders = {key: order.units(first, last) for key, (first, last) in zip(keys, units, strict=True)}
     by_part = {part: tuple(orders[key] for key in some) for part, some in groupby(keys, key=lambda key: key[0])}
     of_parts = tuple(by_part.get(part, ()) for part in range(len(of.laps)))
-    return RemainingRows(epoch, phase, order, laps=of_parts, first=of.first + sum(of.taken) - len(order))
+    taken = zip(of.taken, of_parts, strict=True)
+    delivered = sum((rows - sum(map(len, left))) // of.unit_rows for rows, left in taken)
+    return RemainingRows(epoch, phase, order, laps=of_parts, first=of.first + delivered)
 
 
 def _lap_of(piece: Piece, splits: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, use
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, OptionError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
 from torch_dataloader_utils.mixing.epochs import Course
@@ -44,8 +44,10 @@ class Mixing(Feature):
         return self.mixing is not None
 
     def epoch_rows(self, shape: PlanOptions, num_ranks: int) -> int | None:
-        """The rows of every epoch."""
-        return None if self.mixing is None else Course.of(self.mixing, shape, num_ranks).curriculum.total
+        """The rows (or tokens) of every epoch."""
+        if self.mixing is None:
+            return None
+        return Course.of(self.mixing, shape, num_ranks).curriculum.total * shape.unit_rows
 
     def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
         """Check that the rows of each dataset are known (see `Feature`)."""
@@ -113,12 +115,14 @@ class Mixing(Feature):
         )
         if then != now:
             steps = [step for step, _ in self.mixing["phases"]]
-            pairs = ", ".join(f"({row:_}, ...)" for row in then[:_SHOWN])
+            unit, at = current[0].unit_rows, "row" if current[0].unit_rows == 1 else "token"
+            pairs = ", ".join(f"({row * unit:_}, ...)" for row in then[:_SHOWN])
+            sizes = [shape.batch_size // shape.unit_rows for shape, _ in (saved, current)]
             raise CheckpointMismatchError(
                 f"weights change at the steps {steps[:_SHOWN]}, which are other rows here than in the state: it was "
-                f"taken by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here "
-                f"are {current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that "
-                f"the state means: weights=Weights([{pairs}{', ...' if len(then) > _SHOWN else ''}], at='row')."
+                f"taken by {saved[1]} ranks with batch_size={sizes[0]} and even={saved[0].even!r}, and here "
+                f"are {current[1]} with {sizes[1]} and {current[0].even!r}. Keep them at the rows that "
+                f"the state means: weights=Weights([{pairs}{', ...' if len(then) > _SHOWN else ''}], at={at!r})."
             )
 
     def words(self, source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
@@ -159,43 +163,57 @@ def _mixing_of(source: Source, options: Options) -> Mapping[str, Any]:
     """How plans mix the rows of a combination."""
     mix, group = options.mix, source.group
     assert group is not None
-    sizes, names = part_rows(source.splits, len(source.parts)), labels(group.paths)
-    length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "max_repeats": mix.max_repeats}
+    unit, names = options.features.unit_rows, labels(group.paths)
+    sizes = part_rows(source.splits, len(source.parts))  # in tokens, if these are the rows of plans
+    if mix.tokens_per_epoch is not None and mix.tokens_per_epoch < unit:
+        raise OptionError(
+            f"tokens_per_epoch={mix.tokens_per_epoch}: expected at least the {unit} tokens of a sequence, for each of "
+            "batch_size on each rank.",
+            remedies=[use(tokens_per_epoch=options.batch.batch_size * unit)],
+        )
+    per_epoch = mix.rows_per_epoch or (mix.tokens_per_epoch or 0) // unit
+    length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "unit": unit}
+    length["max_repeats"] = mix.max_repeats
     if mix.phases is None:
-        rule = MixRule(**length, rows_per_epoch=mix.rows_per_epoch, **_weighting(group, sizes))
+        rule = MixRule(**length, rows_per_epoch=per_epoch or None, **_weighting(group, sizes))
         taken = epoch_rows(sizes, names, rule)
-        plain = Curriculum.constant(taken.weights, total=mix.rows_per_epoch or 0, rows=taken.rows).plain
-        return {"batches": mix.batches, **plain, **_of_run(mix, taken.rows, sizes)}
+        plain = Curriculum.constant(taken.weights, total=per_epoch, rows=taken.rows).plain
+        return {"batches": mix.batches, **plain, **_of_run(mix, taken.rows, sizes, unit)}
     pairs = zip(mix.phases, weight_trees(group), strict=True)
-    phases = tuple(WeightPhase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
-    fixed = None if mix.rows_per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
-    total = mix.rows_per_epoch or sum(fixed or ())
-    unit = {"unit": "step"} if mix.weights_unit == "step" else {}
-    plain = checked(Curriculum(phases, total, fixed), sizes, names).plain
-    return {"batches": mix.batches, **unit, **plain, **_of_run(mix, fixed, sizes)}
+    starts = unit if mix.weights_unit == "token" else 1
+    phases = tuple(WeightPhase(-(-first // starts), tree.of_datasets(sizes)) for (first, _), tree in pairs)
+    fixed = None if per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
+    total = per_epoch or sum(fixed or ())
+    steps = {"unit": "step"} if mix.weights_unit == "step" else {}
+    plain = checked(Curriculum(phases, total, fixed), sizes, names, unit).plain
+    return {"batches": mix.batches, **steps, **plain, **_of_run(mix, fixed, sizes, unit)}
 
 
 def _in_words(mixing: Mapping[str, Any], source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
     """What an epoch takes of each dataset, and how batches mix them."""
     names, course = names_of(source), Course.of(mixing, shape, num_ranks)
     sizes, found = part_rows(source.splits, len(source.parts)), course.delivered(epoch)
-    total = max(sum(found.taken), 1)
+    total, unit = max(sum(found.taken), 1), course.unit_rows
     of_each = []
     for name, rows, size in zip(names, found.taken, sizes, strict=True):
-        laps = "" if rows == size else f", {rows / max(size, 1):.3g} laps"
-        of_each.append(f"{rows / total:.1%} {name} ({plural(rows, 'row')}{laps})")
+        laps = "" if rows == size // unit else f", {rows * unit / max(size, 1):.3g} laps"
+        count = plural(rows, "row") if unit == 1 else plural(rows * unit, "token")
+        of_each.append(f"{rows / total:.1%} {name} ({count}{laps})")
     batches = "each batch is of one" if course.single else "each batch has rows of each"
+    if unit > 1:
+        batches = f"each sequence of {unit:,} tokens is of one, {batches.replace('rows', 'sequences')}"
     curriculum = course.curriculum
     if len(curriculum.phases) == 1:
         return f"{batches}: {', '.join(of_each)}{_end_in_words(names, course, epoch)}"
     steps = [curriculum.step(phase.first, course.step_rows, full=course.full) for phase in curriculum.phases]
-    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, steps)}"
+    phases = _phases_in_words(curriculum, names, steps, "row" if unit == 1 else "sequence")
+    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {phases}"
 
 
-def _of_run(mix: MixOptions, rows: Sequence[int] | None, sizes: Sequence[int]) -> dict[str, Any]:
+def _of_run(mix: MixOptions, rows: Sequence[int] | None, sizes: Sequence[int], unit: int) -> dict[str, Any]:
     """The mark of a mix whose epochs happen to have every row once, but continue where the last one ended."""
-    once = mix.stop == "once" and mix.repeat is None and mix.rows_per_epoch is None
-    return {} if once or rows is None or list(rows) != list(sizes) else {"run": True}
+    once = mix.stop == "once" and mix.repeat is None
+    return {} if once or rows is None or list(rows) != [size // unit for size in sizes] else {"run": True}
 
 
 def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
@@ -217,12 +235,12 @@ def _end_in_words(names: Sequence[str], course: Course, epoch: int) -> str:
     return f"; by weight until {ended} ends: from step {step:,} on, batches have more of the others"
 
 
-def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int]) -> str:
-    """The weights from each row of the run on, with the step that has the row."""
+def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int], unit: str) -> str:
+    """The weights from each row, or sequence, of the run on, with the step that has it."""
     texts = []
     for phase, step in zip(curriculum.phases[:_SHOWN], steps, strict=False):
         pairs = zip(phase.weights, names, strict=True)
         shares = ", ".join(f"{float(weight / sum(phase.weights)):.1%} {name}" for weight, name in pairs)
-        texts.append(f"from step {step:,} (row {phase.first:,}) on {shares}")
+        texts.append(f"from step {step:,} ({unit} {phase.first:,}) on {shares}")
     more = len(curriculum.phases) - len(texts)
     return "; ".join([*texts, *([f"and {plural(more, 'more change')}"] if more else [])])

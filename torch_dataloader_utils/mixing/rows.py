@@ -29,6 +29,7 @@ class MixRule:
         repeat: how often an epoch takes each source, instead of `stop`.
         rows_per_epoch: the rows of an epoch, shared by weight, instead of `stop`.
         max_repeats: the most that an epoch takes of a source, in multiples of its rows.
+        unit: the rows of sources that are taken together, such as the tokens of a sequence: results count these.
     """
 
     weights: tuple[float | Fraction, ...] | None = None
@@ -37,6 +38,7 @@ class MixRule:
     repeat: tuple[float, ...] | None = None
     rows_per_epoch: int | None = None
     max_repeats: float | None = None
+    unit: int = 1
 
     @property
     def chosen(self) -> bool:
@@ -87,21 +89,23 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
         if not size and not once:
             raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
     if rule.rows_per_epoch is not None and rule.max_repeats is None:
-        check_laps(sizes, apportioned(rule.rows_per_epoch, weights), names, "Weights(max_repeats=)")
+        check_laps(sizes, apportioned(rule.rows_per_epoch, weights), names, "Weights(max_repeats=)", rule.unit)
         return EpochRows(None, tuple(weights))
     rows = _rows(sizes, weights, rule)
     if any(sizes) and not any(rows):
         raise OptionError(
             f"an epoch would have no row of the {sum(sizes):,} rows: set a larger repeat=, or other weights."
+            if rule.unit == 1
+            else f"an epoch would have no sequence of {rule.unit:,} of the {sum(sizes):,} tokens: pack shorter ones."
         )
-    check_laps(sizes, rows, names, "Weights(max_repeats=)")
+    check_laps(sizes, rows, names, "Weights(max_repeats=)", rule.unit)
     if not (rule.only_orders or (rule.chosen and rule.max_repeats is None)) or rule.rows_per_epoch is not None:
         weights = list(map(Fraction, rows))
     return EpochRows(tuple(rows), tuple(weights) if any(weights) else (Fraction(1),) * len(weights))
 
 
-def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], remedy: str) -> None:
-    """Check that an epoch repeats no source too often; the remedy is what to set.
+def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], remedy: str, unit: int = 1) -> None:
+    """Check that an epoch repeats no source too often; the remedy is what to set, and `rows` count so many of `sizes`.
 
     Raises:
         OptionError: it does.
@@ -110,24 +114,29 @@ def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], 
     for size, count, name in zip(sizes, rows, names, strict=True):
         if count and not size:
             raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
-        if count > size * MOST_LAPS:
+        if count * unit > size * MOST_LAPS:
+            what = "rows" if unit == 1 else "tokens"
             raise OptionError(
-                f"an epoch would take {count:,} rows of {name}, which has {size:,}: expected at most {MOST_LAPS:,} "
-                f"repeats. Set {remedy}, or other weights."
+                f"an epoch would take {count * unit:,} {what} of {name}, which has {size:,}: expected at most "
+                f"{MOST_LAPS:,} repeats. Set {remedy}, or other weights."
             )
 
 
 def _rows(sizes: Sequence[int], weights: Sequence[Fraction], rule: MixRule) -> list[int]:
-    most = None if rule.max_repeats is None else [int(exact_weight(rule.max_repeats) * size) for size in sizes]
+    def times(number: float, size: int) -> int:
+        return int(exact_weight(number) * size) // rule.unit
+
+    most = None if rule.max_repeats is None else [times(rule.max_repeats, size) for size in sizes]
     if rule.rows_per_epoch is not None:
         return _apportioned(rule.rows_per_epoch, weights, most or sizes, rule)
     if rule.repeat is not None:
-        rows = [int(exact_weight(times) * size) for times, size in zip(rule.repeat, sizes, strict=True)]
+        rows = [times(number, size) for number, size in zip(rule.repeat, sizes, strict=True)]
     elif rule.stop == "once":
-        rows = list(sizes)
+        rows = [times(1, size) for size in sizes]
     else:
         tree = tree_of(whole_weights(weights))
-        rows = tree.of_first(tree.most(0, sizes) if rule.stop == "first" else tree.least(sizes))
+        own = [max(times(1, size), 1) for size in sizes]  # the beginning of a sequence may be of another lap
+        rows = tree.of_first(tree.most(0, own) if rule.stop == "first" else tree.least(own))
     return rows if most is None else [min(pair) for pair in zip(rows, most, strict=True)]
 
 

@@ -56,14 +56,14 @@ class MixShares:
             EmptyDatasetError: an epoch has no rows.
             ShardingError: `even="drop"` would leave out all rows, or all of one dataset if each batch is of one.
         """
-        taken = self.mixed.taken
+        taken = [rows // self._unit for rows in self.mixed.taken]
         total, even, size = sum(taken), self.options.even, self._size
         if not total and even in ("drop", "pad"):
             raise EmptyDatasetError(f"even={even!r}: an epoch has no row to deliver; check the datasets.")
         if even == "drop" and not any(self.steps()):
             raise ShardingError(
-                f"even='drop' with N={total} rows in an epoch, R={self.num_ranks} ranks and batches of B={size}: one "
-                f"step needs R*B={self.num_ranks * size}"
+                f"even='drop' with N={total} {self._units} in an epoch, R={self.num_ranks} ranks and batches of "
+                f"B={size}: one step needs R*B={self.num_ranks * size}"
                 f"{' of one dataset' if self.single else ''}. Use fewer ranks, or a smaller batch_size.",
                 remedies=[use(batch_size=most)] if (most := max(taken) // self.num_ranks) else [],
             )
@@ -81,12 +81,13 @@ class MixShares:
         kept = [
             sum(rows) for rows in zip(*(self.schedule(rank).of_each for rank in range(self.num_ranks)), strict=True)
         ]
-        for dataset, rows, found in zip(names, self.mixed.taken, kept, strict=True):
+        taken = (rows // self._unit for rows in self.mixed.taken)
+        for dataset, rows, found in zip(names, taken, kept, strict=True):
             if rows and not found:
                 name = "even" if self.options.even == "drop" else "last_batch"
                 return (
-                    f"{name}='drop' with batches='single': an epoch takes N={rows} rows of {dataset}, which fill no "
-                    f"batch of B={self._size} on R={self.num_ranks} ranks: it is never read. Use "
+                    f"{name}='drop' with batches='single': an epoch takes N={rows} {self._units} of {dataset}, which "
+                    f"fill no batch of B={self._size} on R={self.num_ranks} ranks: it is never read. Use "
                     "batches='proportional', fewer ranks, a smaller batch_size, or more of its rows (repeat=)."
                 )
         return ""
@@ -107,7 +108,8 @@ class MixShares:
 
     def laps(self, rank: int) -> list[list[Pieces]]:
         """For each dataset, the pieces of a rank in each lap, in delivery order, without padding."""
-        return [self._taken(number, rank, 0, count) for number, count in enumerate(self.schedule(rank).of_each)]
+        kept = self.schedule(rank).of_each
+        return [self._taken(number, rank, 0, count * self._unit) for number, count in enumerate(kept)]
 
     def pads(self, rank: int) -> tuple[Piece, ...]:
         """The padding of a rank: its first rows (if it has none, those of another), repeated as often as needed."""
@@ -116,8 +118,8 @@ class MixShares:
             return ()
         of = next(other for other in (rank, *range(self.num_ranks)) if self.schedule(other).rows)
         first = self.schedule(of).first_rows(missing)
-        laps = [lap for number, count in enumerate(first) for lap in self._taken(number, of, 0, count)]
-        return tuple(padding([piece for lap in laps for piece in lap], missing))
+        laps = [lap for number, count in enumerate(first) for lap in self._taken(number, of, 0, count * self._unit)]
+        return tuple(padding([piece for lap in laps for piece in lap], missing * self._unit))
 
     def shards(self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...]) -> Shards:
         """A shard for each dataset, and one for the padding if there is any (see `ScheduledShares`)."""
@@ -140,7 +142,8 @@ class MixShares:
         for rank in range(self.num_ranks):
             given = self._deal.draws[:, rank].tolist()
             for number, (kept, rows) in enumerate(zip(self.schedule(rank).of_each, given, strict=True)):
-                yield from (piece for lap in self._taken(number, rank, kept, rows) for piece in lap)
+                left = self._taken(number, rank, kept * self._unit, rows * self._unit)
+                yield from (piece for lap in left for piece in lap)
 
     def rest(self, splits: Splits, pieces: Sequence[Piece], phase: int) -> RemainingRows:
         """These rows as the rest of the epoch (see `ScheduledShares`)."""
@@ -148,18 +151,28 @@ class MixShares:
 
     @property
     def _size(self) -> int:
-        return self.options.batch_rows(self.num_ranks)
+        """Rows, or sequences, per batch."""
+        return self.options.batch_rows(self.num_ranks) // self._unit
+
+    @property
+    def _unit(self) -> int:
+        return self.mixed.unit_rows
+
+    @property
+    def _units(self) -> str:
+        return "rows" if self._unit == 1 else "sequences"
 
     @cached_property
     def _deal(self) -> Deal:
         key = derive_key("deal", self.options.seed, self.epoch, self.mixed.first)
-        rows = tuple(laps.rows for laps in self.mixed.laps)
+        rows = tuple(laps.rows // self._unit for laps in self.mixed.laps)
         return Deal(self.mixed.turns, rows, self.num_ranks, self._size, self.single, key)
 
     @cached_property
     def _by_lap(self) -> list[I64]:
         """The rows of each rank, for each dataset int64 [laps, ranks]."""
-        return [shared_laps(laps.sizes, draws) for laps, draws in zip(self.mixed.laps, self._deal.draws, strict=True)]
+        draws = self._deal.draws * self._unit
+        return [shared_laps(laps.sizes, own) for laps, own in zip(self.mixed.laps, draws, strict=True)]
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:
@@ -173,7 +186,8 @@ class MixShares:
             if not rows.sum() or (drops and rows.sum() < self._size):
                 absent.append(step)
                 kept -= rows
-        return Schedule(deal, rank, tuple(kept.tolist()), tuple(absent), self._padding(int(kept.sum())))
+        padding = self._padding(int(kept.sum()))
+        return Schedule(deal, rank, tuple(kept.tolist()), tuple(absent), padding, self._unit)
 
     def _padding(self, rows: int) -> int:
         if self.options.even == "pad":

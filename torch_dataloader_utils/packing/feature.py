@@ -98,12 +98,18 @@ class BestFit(Packing):
         return replace(shape, read_together=together)
 
 
+@dataclass(frozen=True)
 class Wrap(Packing):
     """Documents one after another, cut where a sequence ends: a row of a plan is a token.
 
     Only three places know of that: `TokenReader` maps tokens to parts of documents (and permutes these, where a window
     permutes rows), `SequenceMaker` cuts sequences, and the tokens of a rank are a multiple of `unit_rows`.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
     """
+
+    source_key: str | None = None
 
     @property
     def unit(self) -> Unit:
@@ -141,7 +147,7 @@ class Wrap(Packing):
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The tokens of these documents."""
         valid_key, _ = _checked(self.pack, source.scan, keys, options)
-        stage = Wrapping(options.pack.columns or tuple(keys), self.pack.length, valid_key)
+        stage = Wrapping(options.pack.columns or tuple(keys), self.pack.length, valid_key, self.source_key)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -156,7 +162,7 @@ class Wrap(Packing):
 
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """Batches of whole sequences."""
-        return SequenceMaker(maker, self.pack.length)
+        return SequenceMaker(maker, self.pack.length, self.source_key)
 
 
 def packing(options: Options) -> Packing | None:
@@ -164,7 +170,7 @@ def packing(options: Options) -> Packing | None:
     pack = options.pack.pack
     if pack is None:
         return None
-    return Wrap(pack) if options.pack.wraps else BestFit(pack)
+    return Wrap(pack, options.mix.source_key) if options.pack.wraps else BestFit(pack)
 
 
 def _pads(pack: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:

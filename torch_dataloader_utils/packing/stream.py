@@ -38,24 +38,28 @@ class Wrapping:
         columns: the keys of the packed columns.
         length: tokens of a sequence (L).
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
+        source_key: key of the dataset of each sequence, or None.
     """
 
     columns: tuple[str, ...]
     length: int
     valid_key: str | None = None
+    source_key: str | None = None
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        mask = () if self.valid_key is None else (self.valid_key,)
-        return (*self.columns, *KEYS, *mask)
+        added = (key for key in (self.valid_key, self.source_key) if key is not None)
+        return (*self.columns, *KEYS, *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
         report = sequence_report(self.columns, self.length, rows)
         if self.valid_key is not None:  # of tokens, where whole documents have one of sequences
             report[self.valid_key] = {"kind": "dense", "dtype": "bool", "shape": f"[B, {self.length}]", "arrow": "bool"}
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
         return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
@@ -96,6 +100,9 @@ class TokenReader:
                 for piece, owner in zip(pieces, owners, strict=True)
             )
             block = self._tokens(columns, [stream_of(piece, selections) for piece in task.pieces])
+        if self._wrapping.source_key is not None:  # a task is of one dataset
+            part = np.full(block.rows, split_of(pieces[0]).file.part, np.int32)
+            block = Block.of_columns(block.rows, {**(block.columns or {}), self._wrapping.source_key: Dense(part)})
         return block.marked(self._wrapping.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:
