@@ -132,7 +132,7 @@ def test_the_keys_of_a_batch(tmp_path: Path) -> None:
         [0, 1, 2, 1000, 1001, 1002, 1003, 0],
         [2000, 2001, 3000, 3001, 3002, 3003, 3004, 3005],
     ]
-    assert batch["labels"][0].tolist() == [0, -1, -2, -1000, -1001, -1002, -1003, -100]
+    assert batch["labels"][0].tolist() == [-100, -1, -2, -100, -1001, -1002, -1003, -100]
     assert batch["document_ids"].tolist() == [[0, 0, 0, 1, 1, 1, 1, -1], [0, 0, 1, 1, 1, 1, 1, 1]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0], [0, 1, 0, 1, 2, 3, 4, 5]]
     assert batch["cu_seqlens"].tolist() == [0, 3, 7, 8, 10, 16]
@@ -310,11 +310,11 @@ def test_all_columns_must_be_lists_unless_some_are_named(mixed: str) -> None:
     assert remedy.given == {"pack": Pack(16, columns=["input_ids", "labels", "spans", "nested.ids"])}
 
 
-def test_one_number_pads_all_columns(data: str) -> None:
+def test_one_number_pads_all_columns_but_labels(data: str) -> None:
     for batch in make(data, pack=Pack(LENGTH, pad=-1)):
         padding = batch["document_ids"] == -1
         assert (batch["input_ids"][padding] == -1).all()
-        assert (batch["labels"][padding] == -1).all()
+        assert (batch["labels"][padding] == -100).all()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from time import perf_counter
 
-from torch_dataloader_utils.events import BlockEvent, Hooks
+from torch_dataloader_utils.events import BlockEvent
 from torch_dataloader_utils.model import Task, WorkerCursor, split_of, split_pieces
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, read_block
@@ -175,14 +175,16 @@ class ReportedDriver:
 
     Args:
         driver: the driver.
-        hooks: where blocks are reported; callbacks may be added later.
+        report: where blocks are reported.
         epoch: the epoch.
         starts: where each shard begins.
     """
 
-    def __init__(self, driver: Driver, hooks: Hooks, epoch: int, starts: Sequence[WorkerCursor]) -> None:
+    def __init__(
+        self, driver: Driver, report: Callable[[BlockEvent], None], epoch: int, starts: Sequence[WorkerCursor]
+    ) -> None:
         self._driver = driver
-        self._hooks = hooks
+        self._report = report
         self._epoch = epoch
         self._before = [start.rows for start in starts]  # rows of the first block delivered earlier
         self.stop, self.close = driver.stop, driver.close
@@ -193,6 +195,6 @@ class ReportedDriver:
         block = self._driver.next_block(shard)
         if block is None:
             return None
-        rows, self._before[shard] = block.rows - self._before[shard], 0
-        self._hooks(BlockEvent(self._epoch, shard, rows, block.nbytes, perf_counter() - began, block.work))
+        rows, self._before[shard] = block.rows - block.before(self._before[shard]), 0
+        self._report(BlockEvent(self._epoch, shard, rows, block.nbytes, perf_counter() - began, block.work))
         return block

@@ -26,6 +26,7 @@ Ways: TypeAlias = Callable[["Options"], Sequence[Remedy]]
 
 _STEPS = Example("n", 2)
 _PART = Example("f", 0.5)
+_LENGTH = Example("n", 2048)
 _ROWS = Example("steps * batch_size * ranks", 8)
 _TOKENS = Example("tokens", 2**20)
 _JOIN = "use torch's Join around the loop"
@@ -136,11 +137,18 @@ RESIZES = Half(
     lambda options: options.read.transform_rows == "any",
     "Transform(rows='any')",
 )
+EMPTIES = Half(
+    "transform",
+    '`ChatTemplate(long="drop")`',
+    lambda options: _empties_rows(options.read.transform),
+    "ChatTemplate(long='drop')",
+)
 STORAGE = Half("storage_options", "`storage_options`", lambda o: o.read.storage_options is not None, "storage_options")
 FILESYSTEM = Half("filesystem", "`filesystem`", lambda options: options.read.filesystem is not None, "filesystem")
 FOLLOW = Half("follow", "`follow=True`", lambda options: options.follow.follows, "follow=True")
 
 PACK = Half("pack", "`pack`", lambda options: options.pack.pack is not None, "pack")
+NO_PACK = Half("pack", "no `pack`", lambda options: options.pack.pack is None and not options.part)
 WRAP = Half("pack", '`Pack(method="wrap")`', lambda options: options.pack.wraps, "Pack(method='wrap')")
 BEST_FIT = Half("pack", "`pack` by best fit", lambda options: options.pack.pack is not None and not options.pack.wraps)
 CUT_OFF = Half(
@@ -283,6 +291,12 @@ def _followed(name: str) -> Ways:
         return [use(_MASKED, even="pad", without=[name] if name != "even" else [])]
 
     return ways
+
+
+def _empties_rows(transform: Any) -> bool:
+    """Whether a transform, or one of several, makes rows without tokens in the place of those that it leaves out."""
+    several = transform if isinstance(transform, tuple) else (transform,)
+    return any(getattr(function, "empties_rows", False) is True for function in several)
 
 
 def by_wrap(options: Options) -> list[Remedy]:
@@ -474,6 +488,13 @@ CLASHES = (
         why="needs num_workers, the number of processes",
         told="{half} {why}.",
         ways=[use(num_workers=2), leave_out("worker_mode")],
+    ),
+    Clash(
+        halves=(EMPTIES,),
+        beside=NO_PACK,
+        why="rows that are left out become empty lists, which only pack leaves out",
+        told="{half} with {beside}: {why}.",
+        ways=[use(pack=_LENGTH), leave_out("transform")],
     ),
     Clash(
         halves=(COUNT_ROWS,),

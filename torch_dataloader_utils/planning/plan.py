@@ -351,7 +351,10 @@ class Plan:
             return self._own_shares(epoch).delivered(rank)
         whole = self if self.rest is None else replace(self, rest=None)
         key = derive_key("lap", self.options.seed, epoch, rank, lap) if self.options.shuffle else None
-        return whole._assigned(epoch).again(rank, key)
+        pieces = whole._assigned(epoch).again(rank, key)
+        # As in a mix, orders tell laps apart: draws of rows depend on them.
+        splits = max(len(self.splits), 1)
+        return Pieces(replace(pieces.runs, place=lap * splits + pieces.runs.place % splits))
 
     def _own_shares(self, epoch: int) -> Shares | KeptShares:
         if self.rest is None or self.rest.ranks is None:
