@@ -410,6 +410,14 @@ CALLS: dict[str, Failing] = {
     "even with a strategy that generates": Failing({"split_strategy": Generating(), "even": "drop"}),
     "last_batch with a strategy that generates": Failing({"split_strategy": Generating(), "last_batch": "wrap"}),
     "a mix of packed documents": Failing({**PACK, "rows_per_epoch": 8}, call=combined, path="tokens"),
+    "a budget of less than a sequence": Failing({**WRAP, "tokens_per_epoch": 9}, call=combined, path="tokens"),
+    "a budget of less than a step": Failing(
+        {**WRAP, "tokens_per_epoch": 20}, ShardingError, call=combined, path="tokens"
+    ),
+    "the key of a packed dataset": Failing(
+        {**WRAP, "weights": [1, 2], "source_key": "document_ids"}, call=combined, path="tokens"
+    ),
+    "weights of packed splits": Failing({**WRAP, "weights": [1, 2], "batches": "splits"}, call=combined, path="tokens"),
     "a mix of batches by length": Failing({"batch_tokens": Buckets(64, by="ids")}, call=combined, path="tokens"),
     "a mix with sharding": Failing({"sharding": "strided", "weights": Weights(temperature=2)}, call=combined),
     "a mix with canonical_ranks": Failing({"canonical_ranks": 2}, call=combined),
