@@ -168,9 +168,11 @@ class Vending(Service):
 
     Attributes:
         asked: the requests that it got, such as "POST /v1/oauth/tokens".
+        warehouses: for which its configuration was asked.
     """
 
     asked: list[str] = field(default_factory=list)
+    warehouses: set[str | None] = field(default_factory=set)
 
 
 @contextmanager
@@ -178,6 +180,7 @@ def vending(
     table: Table,
     credentials: Callable[[int], Mapping[str, str] | Sequence[tuple[str, Mapping[str, str]]] | None],
     alone: bool = False,
+    signed: bool = False,
 ) -> Iterator[Vending]:
     """A REST catalog of one table that gives credentials of its own with each load: `credentials(0)`, `(1)`, ...
 
@@ -186,9 +189,12 @@ def vending(
         credentials: those of a load, for the table, or as (prefix, properties), which come as `storage-credentials`;
             None: the catalog fails.
         alone: whether the catalog has a request for credentials alone.
+        signed: whether requests are signed as those to AWS, instead of having a token.
     """
     loads = iter(range(1_000_000))
     asked: list[str] = []
+    warehouses: set[str | None] = set()
+    login = "AWS4-HMAC-SHA256 Credential=" if signed else f"Bearer {TOKEN}"
 
     def vended() -> dict[str, Any] | None:
         given = credentials(next(loads))
@@ -200,10 +206,12 @@ def vending(
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(f"GET {self.path.partition('?')[0]}")
-            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            path, _, query = self.path.partition("?")
+            asked.append(f"GET {path}")
+            if not (self.headers["Authorization"] or "").startswith(login):
                 self._answer({}, 401)
-            elif self.path.startswith("/v1/config"):
+            elif path.endswith("/v1/config"):
+                warehouses.add(parse_qs(query).get("warehouse", [None])[0])
                 self._answer({"defaults": {}, "overrides": {}, **({"endpoints": [*_OTHERS, ALONE]} if alone else {})})
             elif (given := vended()) is None:
                 self._answer({"error": {"message": "out of order", "type": "any", "code": 500}}, 500)
@@ -235,8 +243,8 @@ def vending(
         thread.start()
         try:
             uri = f"http://{HOST}:{server.server_port}"
-            login = {"credential": f"client:{CLIENT_SECRET}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
-            yield Vending({"type": "rest", "uri": uri, **login}, asked=asked)
+            secret = {"credential": f"client:{CLIENT_SECRET}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
+            yield Vending({"type": "rest", "uri": uri, **secret}, asked=asked, warehouses=warehouses)
         finally:
             server.shutdown()
             thread.join()

@@ -32,6 +32,8 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "delta/source:_as_of",
         "delta/source:snapshot",
         "delta/store_options:log_options",
+        "delta/unity:__init__",
+        "delta/unity:_issue",
         "formats/avro/__init__:_limited",
         "formats/base:_check_names",
         "formats/parquet/__init__:_reject_wide_deltas",

@@ -443,7 +443,8 @@ class DeltaDataset(SnapshotDataset):
             ```
 
         Args:
-            table: path or URL of the table's folder, or a deltalake.DeltaTable, which is read at its version.
+            table: path or URL of the table's folder, "uc://catalog.schema.table" in a Unity Catalog, or a
+                deltalake.DeltaTable, which is read at its version.
             version: read this version, with its own schema.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

@@ -167,10 +167,15 @@ class Places:
 
 def over(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The options of both, under the client's names; the second take precedence, and credentials are never mixed."""
-    if any(second.get(name) for name in _IDENTITIES):
+    if has_identity(second):
         first = {name: value for name, value in first.items() if name not in _CREDENTIALS}
     both = {name: {**first[name], **second[name]} for name in _NESTED if first.get(name) and second.get(name)}
     return {**first, **second, **both}
+
+
+def has_identity(options: Mapping[str, Any]) -> bool:
+    """Whether storage options, under the client's names, say who reads."""
+    return any(options.get(name) for name in _IDENTITIES)
 
 
 def _scheme(url: str) -> str:

@@ -349,7 +349,10 @@ class Delta(SourceValue):
         OptionError: a field cannot have this value.
     """
 
-    table: Any = setting(doc="the path or URL of the table's folder, or a deltalake.DeltaTable", kw_only=False)
+    table: Any = setting(
+        doc='the path or URL of the table\'s folder, a deltalake.DeltaTable, or "uc://catalog.schema.table"',
+        kw_only=False,
+    )
     version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
     as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
 
