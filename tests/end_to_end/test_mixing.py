@@ -562,7 +562,7 @@ def test_a_foreign_loader_may_have_one_worker(folder: Path) -> None:
     dataset = combine(parts(folder), **MIX).dataset
     assert len(ids(DataLoader(dataset, batch_size=None, num_workers=0))) == sum(ROWS.values())
     with pytest.raises(OptionError, match="a mix within 2 workers"):
-        Passes(dataset._source, dataset._options, lambda: None, worker=(0, 2))
+        Passes(dataset._source, dataset._options, worker=(0, 2))
 
 
 def test_batches_of_blocks_of_many_steps_are_those_cut_alone(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.progress import Progress
-from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.agreement import joint_step
@@ -64,7 +63,6 @@ class Passes:
     Args:
         source: what is read.
         options: of the loader.
-        before_reading: called before each pass, after the ranks have agreed.
         before_epoch: called before a pass that begins an epoch is planned; returns another source to read, or None.
         worker: (index, count) in a worker of a foreign loader: it reads the shard with this index, in-line.
 
@@ -84,14 +82,13 @@ class Passes:
         self,
         source: Source,
         options: Options,
-        before_reading: Callable[[], None],
         before_epoch: Callable[[], Source | None] = lambda: None,
         worker: tuple[int, int] | None = None,
     ) -> None:
         check_foreign(options, worker)
         self.worker = worker
         self.options, self._pid = options, os.getpid()
-        self._before_reading, self._before_epoch = before_reading, before_epoch
+        self._before_epoch = before_epoch
         self.planner = Planner(source, options)
         self.codec = StateCodec(source, options, self.planner, worker)
         self.hooks, self.meter, self.turn = Hooks(), Meter(), ForkLock()
@@ -333,11 +330,6 @@ class Passes:
             )
         return self.planner.rows_of(epoch, step - before, rank, past)
 
-    def read_by(self, scan: Scan) -> None:
-        """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
-        self._workers.close()
-        self._read(replace(self.source, scan=scan))
-
     def _read(self, source: Source) -> None:
         """Read this source, which the planner knows."""
         worker = self.options.worker
@@ -407,7 +399,6 @@ class Passes:
                 plan.rank, position.epoch, position.taken,
             )  # fmt: skip
         self.inherited = False
-        self._before_reading()
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
         report = FailedRows(self.hooks, position.epoch, most_failed(self.source.scan))

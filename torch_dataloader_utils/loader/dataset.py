@@ -353,9 +353,6 @@ class LoaderDataset(IterableDataset[Any]):
         """Called before a pass that begins an epoch is planned: what it reads from now on, if that changes."""
         return None
 
-    def _renew(self) -> None:
-        """Called before a pass is read, once the ranks agree."""
-
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the rows, after `transform` and before conversion."""
@@ -500,7 +497,7 @@ class LoaderDataset(IterableDataset[Any]):
         return self._known_passes
 
     def _passes_of(self, source: Source, worker: tuple[int, int] | None) -> Passes:
-        return Passes(source, self._options, self._renew, self._followed, worker)
+        return Passes(source, self._options, self._followed, worker)
 
     def _leave(self, worker: tuple[int, int] | None) -> None:
         """Leave the passes to the parent of this process, where they go on; those of this process begin as a copy's."""
