@@ -31,6 +31,7 @@ from torch_dataloader_utils.errors import (
     ShardingError,
     SnapshotError,
     StaleIteratorError,
+    TooManyErrors,
     UnknownOptionError,
     UnknownValueError,
     UnsupportedTypeError,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.api.tables import DeltaDataset, IcebergDataset, TableDataset
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
     from torch_dataloader_utils.distributed.ranks import World
-    from torch_dataloader_utils.events import BlockEvent, PassEvent
+    from torch_dataloader_utils.events import BlockEvent, PassEvent, RowFailedEvent
     from torch_dataloader_utils.formats.registry import register_format
     from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
     from torch_dataloader_utils.iterables import (
@@ -126,6 +127,7 @@ _HOMES = {
     "Pack": "options.packing",
     "Padded": "options.lists",
     "PassEvent": "events",
+    "RowFailedEvent": "events",
     "PlanShape": "planning.options",
     "Processes": "options.workers",
     "RankPlan": "planning.rank_plan",
@@ -216,6 +218,7 @@ __all__ = [
     "Rotate",
     "RoundRobinSplitStrategy",
     "RowErrors",
+    "RowFailedEvent",
     "RowRange",
     "Rows",
     "Sample",
@@ -241,6 +244,7 @@ __all__ = [
     "TableSnapshot",
     "TableSource",
     "TargetSizeSplitStrategy",
+    "TooManyErrors",
     "Transform",
     "UnknownOptionError",
     "UnknownValueError",

@@ -53,9 +53,12 @@ class Empties:
 
 
 TWO = {"datasets": 2}
+WRAPPED = Pack(16, method="wrap")
 # What has each side, alone; of facts, the path to read, the number of datasets to combine, or the part that it is.
 SIDES: Mapping[Half, Keywords] = {
     clashes.BEST_FIT: {"pack": 16},
+    clashes.BY_ROWS: {**TWO, "weights": Weights([1, 2], unit="row")},
+    clashes.BY_TOKENS: {**TWO, "weights": Weights([(0, [1, 2]), (5, [2, 1])], at="token"), "pack": WRAPPED},
     clashes.BUFFER: {"shuffle_buffer_size": 10},
     clashes.CANONICAL: {"canonical_ranks": 2},
     clashes.COMBINES: {"datasets": 1},
@@ -72,6 +75,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.FILESYSTEM: {"filesystem": fsspec.filesystem("file")},
     clashes.FOLLOW: {"follow": True},
     clashes.GENERATES: {"split_strategy": Generates()},
+    clashes.GIVEN_WEIGHTS: {**TWO, "weights": [1, 2]},
     clashes.GPU: {"device": "cuda"},
     clashes.IN_MEMORY: {"path": "memory://clashes"},
     clashes.JAGGED: {"jagged": {"x": ["ids"]}},
@@ -85,10 +89,12 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.LISTS: {"lists": "padded"},
     clashes.MERGED: {**TWO, "batches": "splits"},
     clashes.MERGED_IN_ANY_ORDER: {**TWO, "batches": "splits", "shuffle": "all"},
+    clashes.MERGED_PACKED: {**TWO, "batches": "splits", "pack": WRAPPED},
     clashes.MIXED: {**TWO, "batches": "proportional"},
     clashes.NO_ARRAYS: {"output_format": "arrow"},
     clashes.NO_PACK: {},
     clashes.NO_TENSORS: {"output_format": "numpy"},
+    clashes.NOT_PACKED: {"pack": None},
     clashes.NO_WORKERS: {},
     clashes.NUMBERS: {"num_ranks": 2, "rank": 0},
     clashes.PACK: {"pack": Pack(16)},
@@ -113,6 +119,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.STRIDED: {"sharding": "strided"},
     clashes.SUBSET: {"subset": Subsets({"a": 0.5, "b": 0.5})["a"]},
     clashes.TOKENS: {"batch_tokens": 64},
+    clashes.TOKENS_PER_EPOCH: {**TWO, "tokens_per_epoch": 2**10, "pack": WRAPPED},
     clashes.TOTAL_SHARDS: {"sharding": Rotate(2)},
     clashes.UNEQUAL: {"sharding": "rotate"},
     clashes.UNEVEN: {**TWO, "batches": "single"},

@@ -204,10 +204,10 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     other = write_documents(tmp_path, [5] * 20)
     parts = [StructuredDataset.create_dataloader(path)[1] for path in (data, other)]
     options = {"pack": PACK, "batch_size": 3}
-    with pytest.raises(OptionError, match="batches='splits'"):
-        combine(parts, **options)
-    loader = combine(parts, batches="splits", **options)
-    assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
+    with pytest.raises(OptionError, match=r"method='wrap'.*batches='splits' without weights"):
+        combine(parts, weights=[1, 2], **options)
+    for loader in (combine(parts, **options), combine(parts, batches="splits", **options)):
+        assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
     loader = combine(parts, batches="splits", num_ranks=1, rank=0, steps_per_epoch=40, **options)
     batches = list(loader)
     assert len(batches) == 40

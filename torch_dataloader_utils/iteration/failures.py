@@ -50,8 +50,8 @@ def _copy(error: BaseException, before: frozenset[int]) -> BaseException:
         return type(error)(error.message, [kept(part, before) for part in error.exceptions])
     if isinstance(error, RowErrors):
         parts = {row: part for row, each in error.errors.items() if isinstance(part := kept(each, before), Exception)}
-        twin = type(error)(parts)
-        twin.__dict__ |= {**vars(error), "errors": parts}
+        twin = copy(error)
+        twin.errors = parts
         return twin
     return copy(error)
 

@@ -184,7 +184,7 @@ class PackedReader:
 
     def block(self, task: Task) -> Block:
         """The task's sequences."""
-        return self._sequences(task.pieces).marked(self._packing.valid_key, not task.pad)
+        return self._sequences(task.pieces, task.epoch).marked(self._packing.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:
         """None: documents are packed whole."""
@@ -197,21 +197,22 @@ class PackedReader:
         """Close the open files."""
         self._reader.close()
 
-    def _sequences(self, pieces: Sequence[Piece]) -> Block:
+    def _sequences(self, pieces: Sequence[Piece], epoch: int) -> Block:
         """The sequences of these pieces: those left of begun windows, or their documents packed together."""
         if is_rest(pieces[0]):
-            return Block.joined([self._left(piece) for piece in pieces])
+            return Block.joined([self._left(piece, epoch) for piece in pieces])
         splits = list(split_pieces(pieces))
         with noting(split_of(splits[0]).file.path):
-            documents, spans = self._reader.read(splits, pad=False, epoch=0)
+            documents, spans = self._reader.read(splits, pad=False, epoch=epoch)
             order = _order_of(pieces, spans)
+            order = None if order is None else documents.present(order)
             recorder().enter("convert")
             return self._packing.packed(documents, order, self._memory)
 
-    def _left(self, begun: Piece) -> Block:
+    def _left(self, begun: Piece, epoch: int) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
         whole, left = whole_of(begun)
-        return self._sequences(whole).take(left)
+        return self._sequences(whole, epoch).take(left)
 
 
 def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:

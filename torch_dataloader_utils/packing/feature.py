@@ -20,7 +20,7 @@ from torch_dataloader_utils.options.packing import IGNORED, KEYS, LABELS, Pack
 from torch_dataloader_utils.packing.documents import DocumentPacking
 from torch_dataloader_utils.packing.masked_labels import LabelsForMask
 from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
-from torch_dataloader_utils.packing.sides import PackedSide, sides_of
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of, sides_of
 from torch_dataloader_utils.packing.stream import Wrapping
 from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, tokens_unknown
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
@@ -106,12 +106,18 @@ class BestFit(Packing):
         return replace(shape, read_together=together)
 
 
+@dataclass(frozen=True)
 class Wrap(Packing):
     """Documents one after another, cut where a sequence ends: a row of a plan is a token.
 
     Only three places know of that: `TokenReader` maps tokens to parts of documents (and permutes these, where a window
     permutes rows), `SequenceMaker` cuts sequences, and the tokens of a rank are a multiple of `unit_rows`.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
     """
+
+    source_key: str | None = None
 
     @property
     def unit(self) -> Unit:
@@ -149,7 +155,12 @@ class Wrap(Packing):
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
-        stage = Wrapping(side, valid_key)
+        if self.source_key in keys_of([side], valid_key):
+            raise OptionError(
+                f"source_key={self.source_key!r} is a key that pack adds to batches.",
+                remedies=[use(source_key=f"{self.source_key}_dataset")],
+            )
+        stage = Wrapping(side, valid_key, self.source_key)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -164,7 +175,7 @@ class Wrap(Packing):
 
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """Batches of whole sequences."""
-        return SequenceMaker(super().batches(maker), self.pack)
+        return SequenceMaker(super().batches(maker), self.pack, self.source_key)
 
 
 def packing(options: Options) -> Packing | None:
@@ -172,7 +183,9 @@ def packing(options: Options) -> Packing | None:
     pack = options.pack.pack
     if pack is None:
         return None
-    return (Wrap if options.pack.wraps else BestFit)(pack, _valid_key(options))
+    if options.pack.wraps:
+        return Wrap(pack, _valid_key(options), options.mix.source_key)
+    return BestFit(pack, _valid_key(options))
 
 
 def _valid_key(options: Options) -> str | None:

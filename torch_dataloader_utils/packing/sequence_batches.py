@@ -24,12 +24,14 @@ class SequenceMaker:
     Args:
         form: turns rows of sequences into batches.
         pack: says what they hold.
+        source_key: the key of the dataset of each sequence; None for none.
     """
 
-    def __init__(self, form: BatchMaker, pack: Pack) -> None:
+    def __init__(self, form: BatchMaker, pack: Pack, source_key: str | None = None) -> None:
         self._form = form
         self._pack = pack
         self._length = pack.length
+        self._source_key = source_key
         self._numbers = Numbers()
 
     def slices(self, block: Block, first: int, count: int, size: int) -> Iterator[Any]:
@@ -47,13 +49,26 @@ class SequenceMaker:
         return next(self.slices(block, 0, 1, block.rows))
 
     def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[Any]:
-        """Refused at construction: sequences are not mixed with others."""
-        raise NotImplementedError("sequences of Pack(method='wrap') are not mixed")
+        """Batches of sequences of several parts, in fresh memory; `quotas`: the tokens of each part in each batch."""
+        size, ends = int(quotas[0].sum()), np.cumsum(quotas, axis=0)
+        group = max(1, _TOKENS // size)
+        for number in range(0, len(quotas), group):
+            some, last = quotas[number : number + group], ends[number : number + group]
+            runs = [
+                block.slice(first + end - tokens, first + end)
+                for line, places in zip(some.tolist(), last.tolist(), strict=True)
+                for (block, first, _), tokens, end in zip(parts, line, places, strict=True)
+                if tokens
+            ]
+            yield from self.slices(Block.joined(runs), 0, len(some), size)
 
     def _sequences(self, block: Block) -> Block:
         """The tokens of a block as sequences, with the places of the documents in each."""
         shape = block.rows // self._length, self._length
         columns = {key: column.array for key, column in (block.columns or {}).items() if isinstance(column, Dense)}
+        datasets = {}
+        if self._source_key is not None:
+            datasets[self._source_key] = Dense(columns.pop(self._source_key)[:: self._length].astype(np.int64))
         begins = columns.pop(DOCUMENTS).copy()
         begins[:: self._length] = True
         starts = np.flatnonzero(begins)
@@ -63,7 +78,8 @@ class SequenceMaker:
         self._label(columns, starts)
         tokens: dict[str, Column] = {key: Dense(array.reshape(shape)) for key, array in columns.items()}
         added = sequence_columns(lengths, documents, offsets, shape, self._numbers)
-        return Block.of_columns(shape[0], {**tokens, **PackedSide("", tuple(columns), self._pack).named(added)})
+        named = PackedSide("", tuple(columns), self._pack).named(added)
+        return Block.of_columns(shape[0], {**tokens, **named, **datasets})
 
     def _label(self, columns: dict[str, Array], starts: Array) -> None:
         """Replace the labels of the block, which are views, by those of documents that start at these tokens."""

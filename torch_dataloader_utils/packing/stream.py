@@ -37,16 +37,19 @@ class Wrapping:
     Attributes:
         side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
+        source_key: key of the dataset of each sequence, or None.
     """
 
     side: PackedSide
     valid_key: str | None = None
+    source_key: str | None = None
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        return keys_of([self.side], self.valid_key)
+        added = () if self.source_key is None else (self.source_key,)
+        return (*keys_of([self.side], self.valid_key), *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
@@ -54,6 +57,8 @@ class Wrapping:
         if self.valid_key in self.keys:  # of tokens, where whole documents have one of sequences
             shape = f"[B, {self.side.pack.length}]"
             report[self.valid_key] = {"kind": "dense", "dtype": "bool", "shape": shape, "arrow": "bool"}
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
         return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
@@ -84,8 +89,13 @@ class TokenReader:
         pieces = list(split_pieces(task.pieces))
         runs, owners = runs_of([self._place(piece) for piece in pieces])
         with noting(split_of(pieces[0]).file.path):
-            wholes = [Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None) for run in runs]
-            documents, spans = self._reader.read(wholes, pad=False, epoch=0)
+            orders = [pieces[owners.index(number)].order for number in range(len(runs))]  # of laps, for draws
+            wholes = [
+                Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None, order)
+                for run, order in zip(runs, orders, strict=True)
+            ]
+            documents, spans = self._reader.read(wholes, pad=False, epoch=task.epoch)
+            spans = [documents.span(*span) for span in spans]
             columns = {key: column for key, column in (documents.columns or {}).items() if isinstance(column, Ragged)}
             by_run = self._by_run(columns, runs, spans)
             recorder().enter("shuffle" if isinstance(task.pieces[0].source, Window) else "convert")
@@ -94,6 +104,9 @@ class TokenReader:
                 for piece, owner in zip(pieces, owners, strict=True)
             )
             block = self._tokens(columns, [stream_of(piece, selections) for piece in task.pieces])
+        if self._wrapping.source_key is not None:  # a task is of one dataset
+            part = np.full(block.rows, split_of(pieces[0]).file.part, np.int32)
+            block = Block.of_columns(block.rows, {**(block.columns or {}), self._wrapping.source_key: Dense(part)})
         return block.marked(self._wrapping.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:
