@@ -572,6 +572,11 @@ class FrozenPreprocess(DeclaredTransform):
         """Its digest."""
         return self._fit.digest
 
+    @property
+    def grew_from(self) -> Sequence[str]:
+        """The digests before its updates."""
+        return self._fit.parents
+
     def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
         """Warn if targets are encoded for rows that were fitted on, as if they were others.
 

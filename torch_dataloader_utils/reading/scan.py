@@ -17,7 +17,7 @@ from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.task_reader import TaskReader
-from torch_dataloader_utils.reading.transforms import marks_of
+from torch_dataloader_utils.reading.transforms import marks_before, marks_of
 from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
@@ -114,6 +114,11 @@ class ScanSpec:
     def mark(self) -> str:
         """What states and ranks compare of the transform."""
         return marks_of(self.transform)
+
+    @property
+    def marks_before(self) -> Sequence[str]:
+        """The marks that its parts had before they grew."""
+        return marks_before(self.transform)
 
     @property
     def jagged(self) -> Mapping[str, Sequence[str]]:
