@@ -242,7 +242,8 @@ def test_ids_grow_by_the_law(
 ) -> None:
     spec = {"c": [Impute("most_frequent"), link] if fills else link}
     seen: Counter[str] = Counter()
-    missing, known, fill = 0, [], None
+    known: list[Any] = []
+    missing, fill = 0, None
     prep = Preprocess(spec)
     for number, values in enumerate(several):
         seen.update(value for value in values if value is not None)
@@ -314,7 +315,15 @@ def test_values_of_every_kind_grow(tmp_path: Path) -> None:
     sizes, digest = prep.sizes(), prep.digest
     prep = through_files(prep, tmp_path).fit(more, update=True)
     prep = through_files(prep, tmp_path)
-    new = {"text": ["c"], "bytes": [b"a"], "int": [7], "whole": [9], "flag": [False], "list": ["z"], "given": []}
+    new: dict[str, list[Any]] = {
+        "text": ["c"],
+        "bytes": [b"a"],
+        "int": [7],
+        "whole": [9],
+        "flag": [False],
+        "list": ["z"],
+        "given": [],
+    }
     for name, values in new.items():
         assert prep.vocabulary(name) == before[name] + values
     assert prep.vocabulary("day")[:2] == before["day"]

@@ -11,7 +11,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.own import OwnTransform
 from torch_dataloader_utils.preprocess.spec import OutputSpec
-from torch_dataloader_utils.preprocess.transforms import I64, Categorize, Cross, Impute, Keep
+from torch_dataloader_utils.preprocess.transforms import I64, Categorize, ColumnTransform, Cross, Impute, Keep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,10 +78,16 @@ class Known:
         return len(self.fitted.fitted) if self.counted is None else self.counted.first
 
 
-def is_learned_vocabulary(link: Any) -> bool:
+def is_learned_vocabulary(link: ColumnTransform) -> bool:
     """Whether a link learns values, which an update appends to."""
-    of = link.of if isinstance(link, Cross) else link
-    return isinstance(of, (Categorize, Keep)) and bool(of.needs)
+    return isinstance(link, (Categorize, Cross, Keep)) and bool(link.needs)
+
+
+def ids_of(link: ColumnTransform) -> Categorize:
+    """What decides which values such a link learns, and in which order."""
+    of = link.of if isinstance(link, Cross) else Categorize(order="value") if isinstance(link, Keep) else link
+    assert isinstance(of, Categorize)
+    return of
 
 
 def unfilled(fitted: FittedOutput, counted: Counted) -> I64:

@@ -150,22 +150,29 @@ class ValueCounts:
             known: values that have ids already: these come first, as they are and however rare, the others behind them.
             fill: a value that is counted in place of the missing ones.
         """
-        known = held(pa.nulls(0, self.type) if known is None else known, self.type)
-        places = self._rows_of(known)
-        counts = np.zeros(len(known), np.int64)
+        first = _nothing(self.type)[0] if known is None else held(known, self.type)
+        places, counts = self._rows_of(first), np.zeros(len(first), np.int64)
 
         def others() -> Iterator[Tally]:
             for tally, rows in zip(self._tallies(fill=fill), places, strict=True):
-                own = known.take(as_arrow(rows))
-                counts[rows] = _counts_of(own, tally)
-                yield _without(_at_least(tally, min_count), own)
+                frequent = _at_least(tally, min_count)
+                if len(rows):
+                    own = first.take(as_arrow(rows))
+                    counts[rows], frequent = _counts_of(own, tally), _without(frequent, own)
+                yield frequent
 
-        room = None if max_size is None else max(0, max_size - len(known))
-        values, more = _ordered(_most_frequent(others(), room), order)
-        return typed(pa.concat_arrays([known, values]), self.type), np.concatenate([counts, more])
+        room = None if max_size is None else max(0, max_size - len(first))
+        found = _ordered(_most_frequent(others(), room), order)
+        values, numbers = _joined([(first, counts), found]) if len(first) else found
+        return typed(values, self.type), numbers
 
-    def drop(self, values: pa.Array) -> None:
-        """Forget that these values were counted."""
+    def drop(self, values: pa.Array | None = None) -> None:
+        """Forget that these values were counted; None: all but the missing ones."""
+        if values is None:
+            for partition in self.settled()._partitions:
+                partition.replace(_nothing(self.type))
+            self.rows = self.missing
+            return
         dropped = held(values, self.type)
         for partition, rows in zip(self.settled()._partitions, self._rows_of(dropped), strict=True):
             if len(rows):
@@ -403,7 +410,7 @@ class _ValuePartition:
         """Each value once, if settled, in no order; what is in a file is read, and stays there."""
         with self._lock:
             pieces = [*map(_of_file, self._files), *self._pieces]
-            return _joined(pieces) if pieces else (pa.array([], self._kind), np.zeros(0, np.int64))
+            return _joined(pieces) if pieces else _nothing(self._kind)
 
     def _compact(self) -> None:
         if self._compacted < self._rows:
@@ -576,6 +583,10 @@ def _starts(ascending: npt.NDArray[Any]) -> I64:
 # Tallies.
 
 
+def _nothing(kind: pa.DataType) -> Tally:
+    return pa.nulls(0, _held_type(kind)), np.zeros(0, np.int64)
+
+
 def _nbytes(tally: Tally) -> int:
     return int(tally[0].nbytes) + tally[1].nbytes
 
@@ -692,7 +703,7 @@ def _read(table: pa.Table, kind: pa.DataType) -> Tally:
         columns = listed(f"{name} ({of})" for name, of in zip(names, types, strict=True))
         raise ValueError(f"counts are a table with the columns value ({kind}), count (int64), not {columns}.")
     if not len(table):
-        return pa.array([], _held_type(kind)), np.zeros(0, np.int64)
+        return _nothing(kind)
     if table["value"].null_count or table["count"].null_count:
         raise ValueError("a table of counts holds a null.")
     values, column = (pa.concat_arrays(column.chunks) for column in table.columns)

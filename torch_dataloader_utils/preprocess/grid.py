@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.kernels.grid import F64, Cells, cell_counter, ordered, values_of
+from torch_dataloader_utils.kernels.grid import F64, CellCounter, Cells, SortedCells, cell_counter, ordered, values_of
 
 
 class Grid:
@@ -25,7 +25,7 @@ class Grid:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counter = cell_counter(self.limit)
+        self._counter: CellCounter = cell_counter(self.limit)
 
     def _cells(self) -> Cells:
         with self._lock:
@@ -83,6 +83,13 @@ class Grid:
         """Count the values that another grid has counted."""
         cells = other._cells()
         with self._lock:
+            self._counter.merge(cells)
+
+    def compact(self) -> None:
+        """Hold the cells alone, in half the memory; to count more values is slower then."""
+        cells = self._cells()
+        with self._lock:
+            self._counter = SortedCells(self.limit)
             self._counter.merge(cells)
 
     @property

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -44,6 +43,7 @@ from torch_dataloader_utils.preprocess.counted import (
     CountedValues,
     Known,
     counted_elsewhere,
+    ids_of,
     is_learned_vocabulary,
     not_updated,
     unfilled,
@@ -71,6 +71,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Log1p,
     NumberTransform,
 )
+from torch_dataloader_utils.preprocess.vocabularies import learned_vocabulary
 from torch_dataloader_utils.printing import listed
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -287,8 +288,7 @@ class Learning:
         values, numbers = counts.kept(max_size=1)  # the one that Impute("most_frequent") looks for
         last = self.output.chain[-1]
         if is_learned_vocabulary(last) and not self._by_bits:
-            of = last.of if isinstance(last, Cross) else Categorize() if isinstance(last, Keep) else last
-            assert isinstance(of, Categorize)
+            of = ids_of(last)
             fills = [link for link in self._pending if isinstance(link, Impute) and link.needs]
             # What takes the place of the missing ones may be any value, unless it is the most frequent one.
             if any(self.known is not None or link.strategy != "most_frequent" for link in fills):
@@ -331,8 +331,12 @@ class Learning:
         values, self.counts = self.counts, None  # its files stay
         if values is not None and self.is_whole:
             if vocabulary:
-                values.drop(self.learned[-1]["vocabulary"].array)
+                of = ids_of(self.output.chain[-1])
+                every = of.min_count == 1 and of.max_size is None
+                values.drop(None if every else self.learned[-1]["vocabulary"].array)
             values.limit(HELD)
+        if self.numbers is not None and self.numbers.grid is not None:
+            self.numbers.grid.compact()
         return Counted(
             first,
             self.numbers if once else None,
@@ -391,9 +395,9 @@ class Learning:
         if isinstance(link, Keep):
             if self.counts is None:
                 raise Uncounted
-            return _categories(Categorize(order="value"), self.counts, None, None)
+            return learned_vocabulary(ids_of(link), self.counts, None, None)
         if isinstance(link, (Categorize, Cross)):
-            return self._vocabulary(link.of if isinstance(link, Cross) else link)
+            return self._vocabulary(ids_of(link))
         if numbers is None:
             raise Uncounted
         assert isinstance(link, (NumberTransform, Bucketize))
@@ -422,11 +426,11 @@ class Learning:
             self._fill(self.counts, fitted["value"])
         return fitted
 
-    def _vocabulary(self, link: Any) -> Fitted:
+    def _vocabulary(self, link: Categorize) -> Fitted:
         if self.counts is None or self._by_bits:
             raise Uncounted
         before = None if self.known is None else self.known.fitted.fitted[-1]
-        fitted = _categories(link, self.counts, self._filled, before)
+        fitted = learned_vocabulary(link, self.counts, self._filled, before)
         if len(fitted["vocabulary"]) > LARGE:
             self.remarks.add("large")
         if self._filled is None and self.counts.rows == self.counts.missing:
@@ -562,37 +566,6 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
                 known -= link.needs & {"counts"}  # of numbers that need not be whole: no categories
             place += 1
     return scans, why
-
-
-def _categories(link: Categorize, counts: ValueCounts, fill: Any, before: Fitted | None) -> Fitted:
-    """The vocabulary of ids, and the counts of its values.
-
-    Args:
-        link: of ids.
-        counts: of all values.
-        fill: what is counted in place of missing values; None for nothing.
-        before: what the link learned of fewer rows: no id moves.
-    """
-    known = None if before is None else before["vocabulary"].array
-    kept = partial(counts.kept, link.min_count, order=link.order, known=known, fill=fill)
-    missing, null = 0 if fill is not None else counts.missing, None if before is None else before.get("null")
-    if null is not None:
-        values, numbers = kept(None if link.max_size is None else link.max_size - 1)
-        return {"vocabulary": Vocabulary.of(values), "counts": numbers, "null": null}
-    values, numbers = kept(link.max_size)
-    first = 0 if known is None else len(known)
-    joins = link.nulls == "category" and missing >= max(link.min_count, 1)
-    if joins and link.max_size is not None and len(values) >= link.max_size:
-        # Null comes before new values that occur as often as it, and takes the place of the last one, or has none.
-        joins = len(values) > first and missing >= int(numbers[first:].min())
-        if joins:
-            values, numbers = kept(link.max_size - 1)
-    fitted = {"vocabulary": Vocabulary.of(values), "counts": numbers}
-    if not joins:
-        return fitted
-    # In the order of values, it comes before all new ones.
-    before_it = np.count_nonzero(numbers[first:] > missing) if link.order == "count" else 0
-    return {**fitted, "null": first + int(before_it)}
 
 
 def _crossed(arrays: Sequence[pa.Array]) -> pa.Array:
