@@ -10,7 +10,8 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -296,22 +297,30 @@ class SavedFitState(FitState):
         """See `FitState`."""
         from torch_dataloader_utils.preprocess.state_file import read_counted
 
-        data = self._data() if whole else None
-        try:
-            return read_counted(self._outputs, self._plain, data, whole=whole)
-        except Exception as error:  # whatever a file leads to that `save` did not write
-            raise SavedPreprocessError(
-                f"{printable(self._path)}: what was counted is damaged ({type(error).__name__}: {error}). Load it "
-                "from where it was saved, or fit all rows anew and save that."
-            ) from error
+        with self._naming():
+            return read_counted(self._outputs, self._plain, self._data() if whole else None, whole=whole)
 
     def parts(self) -> StateParts:
         """See `FitState`."""
-        return StateParts(self._plain, self._data())
+        with self._naming():
+            return StateParts(self._plain, self._data())
 
     def _data(self) -> bytes | None:
         name = self._content["state"]["file"]
         return None if name is None else Loading(self._path, self._options).beside(name, self._content["files"])
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """A context in which whatever a file leads to that `save` did not write is an error that names it."""
+        try:
+            yield
+        except SavedPreprocessError:
+            raise
+        except Exception as error:
+            raise SavedPreprocessError(
+                f"{printable(self._path)}: what was counted is damaged ({type(error).__name__}: {error}). Load it from "
+                "where it was saved, or fit all rows anew and save that."
+            ) from error
 
 
 def _check_growth(content: Mapping[str, Any]) -> None:
