@@ -126,8 +126,13 @@ def learned(prep: Preprocess) -> dict[str, Any]:
     counts = {name: prep.counts(name) for name in vocabularies}
     numbers = repr({name: prep.parameters(name) for name in ("x", "y", "y_bucket", "few", "most")})
     return {
-        "digest": prep.digest, "text": repr(prep), "parents": prep.parents, "numbers": numbers,
-        "vocabularies": vocabularies, "counts": counts, "classes": list(prep.class_counts("label").values()),
+        "digest": prep.digest,
+        "text": repr(prep),
+        "parents": prep.parents,
+        "numbers": numbers,
+        "vocabularies": vocabularies,
+        "counts": counts,
+        "classes": list(prep.class_counts("label").values()),
     }
 
 
