@@ -22,7 +22,16 @@ from tests.preprocess import golden
 from tests.preprocess.test_saved import at, leaves, resigned
 from tests.preprocess.test_update import Longest, numbers, same
 from torch_dataloader_utils.errors import DataLoaderUtilsError, OptionError, SavedPreprocessError
-from torch_dataloader_utils.preprocess import Categorize, Clip, Cross, Impute, Preprocess, Robust, Standardize
+from torch_dataloader_utils.preprocess import (
+    Bucketize,
+    Categorize,
+    Clip,
+    Cross,
+    Impute,
+    Preprocess,
+    Robust,
+    Standardize,
+)
 from torch_dataloader_utils.preprocess.saving import digest_of_bytes
 
 EACH = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -283,7 +292,11 @@ def test_cells_and_values_that_were_never_counted(saved: Path, column: str, valu
         (0, {"numbers": None}, "NoneType"),
         (0, {"values": {"type": "int64", "by_bits": False, "missing": 0, "rare": 0}}, "are there"),
         (0, {"own": [1]}, "are there"),
-        (3, {"values": {"type": "large_string", "by_bits": True, "missing": 1, "rare": 48}}, "counted as"),
+        (
+            3,
+            {"values": {"type": "large_string", "by_bits": True, "missing": 1, "rare": 48}},
+            "where large_string is counted",
+        ),
         (3, {"values": {"type": "int64", "by_bits": False, "missing": 1, "rare": 48}}, "."),
         (3, {"values": {"type": "string", "by_bits": False, "missing": 1, "rare": 48}}, "counted as string"),
         (3, {"values": {"type": "large_string", "by_bits": 0, "missing": 1, "rare": 48}}, "counted as"),
@@ -339,6 +352,45 @@ def test_no_file_is_expected_where_there_is_nothing_for_it(tmp_path: Path) -> No
     assert Preprocess.load(tmp_path / "prep.json").fit(ROWS, update=True).counts("text") == [
         2 * count for count in prep.counts("text")
     ]
+
+
+def test_tables_of_nothing_are_none(tmp_path: Path) -> None:
+    """Of a column without numbers, there are no cells; of one without rare values, none of these."""
+    rows = pa.table({"a": pa.nulls(3, pa.float64()), "b": [1.0, 2.0, 3.0], "c": ["x", "y", "x"]})
+    spec: Any = {"a": Robust(), "b": {"b": Robust(), "c": Bucketize(quantiles=2)}, "c": Categorize(min_count=2)}
+    fitted = Preprocess({**spec, "c": {"all": Categorize(max_size=9), "some": Categorize(min_count=2)}}).fit(rows)
+    fitted.save(tmp_path / "prep.json")
+    same(Preprocess.load(tmp_path / "prep.json").fit(rows, update=True), fitted.fit(rows, update=True))
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        pa.date32(),
+        pa.date64(),
+        pa.timestamp("s"),
+        pa.timestamp("ns", "Asia/Tokyo"),
+        pa.bool_(),
+        pa.uint64(),
+        pa.float32(),
+        pa.decimal128(19),
+    ],
+)
+def test_types_of_rare_values(tmp_path: Path, type_: pa.DataType) -> None:
+    seen = [0, 0, 0, 1] if type_ != pa.bool_() else [False, False, True]
+    values = (
+        pa.array(seen).cast(type_)
+        if not pa.types.is_date(type_)
+        else pa.array([86_400_000 * each for each in seen]).cast(pa.timestamp("ms")).cast(type_)
+    )
+    rows = pa.table({"c": values})
+    spec: Any = {"c": {"rare": Categorize(min_count=2), "most": Impute("most_frequent")}}
+    fitted = Preprocess(spec).fit(rows)
+    fitted.save(tmp_path / "prep.json")
+    loaded = Preprocess.load(tmp_path / "prep.json").fit(rows, update=True)
+    same(loaded, fitted.fit(rows, update=True))
+    assert len(loaded.vocabulary("rare")) == 2
+    assert numbers(loaded) == numbers(Preprocess(spec).fit(rows))
 
 
 VALUES = st.none() | st.booleans() | st.sampled_from([0, -1, 1, 2**63, 10**400, 1.5, "", "int64", "5p9999", [], {}])

@@ -65,7 +65,8 @@ def fit(
                 _count(scan, rows, progress, number)
             join(scan, sharers, sharing, f"{rows.mark} {scan.mark}")
             following = scan.finish()
-    _LOG.info("fitted on %s in %.1f s: %s", plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
+    done = "updated by" if scan.updates else "fitted on"
+    _LOG.info("%s %s in %.1f s: %s", done, plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
     return scan, rows.read()
 
 

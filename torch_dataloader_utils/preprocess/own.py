@@ -90,7 +90,7 @@ class OwnTransform(ColumnTransform):
 def is_plain(value: Any) -> bool:
     """Whether JSON holds a value as it is."""
     try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+        return bool(json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()) == value)
     except (TypeError, ValueError, RecursionError):
         return False
 

@@ -361,7 +361,7 @@ class Learning:
         return None if len(made.learned) == end else len(made.learned)
 
     def _learn(self, until: int | None = None) -> None:
-        numbers = self.numbers
+        numbers = None if self.known is not None and self.known.numbers_stay else self.numbers
         for link in self.output.chain[len(self.learned) : until]:
             try:
                 fitted = self._of_link(link, numbers)
@@ -657,7 +657,7 @@ class FitScan:
         """
         for output in self.counting.values():
             output.recall()
-            if (place := output.lacking) is not None:
+            if most_scans(output.output.chain)[0] > 1 and (place := output.lacking) is not None:
                 raise not_updated(output.output, place)
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:

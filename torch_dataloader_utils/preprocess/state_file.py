@@ -57,12 +57,12 @@ _count = whole_number(0, 2**62)
 def saved_counted(counted: Sequence[Counted | None]) -> tuple[list[dict[str, Any] | None], bytes | None]:
     """What the JSON holds of each output, and the bytes of the file; None if it would hold nothing.
 
-    Raises:
-        OptionError: another rank has the rare values.
+    Args:
+        counted: for each output, all in this process.
     """
-    tables = [table for each in counted if each is not None for table in _tables(each)]
     plain = [None if each is None else _plain(each) for each in counted]
-    if not any(map(len, tables)):
+    tables = [table for each in counted if each is not None for table in _tables(each) if len(table)]
+    if not tables:
         return plain, None
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "column_encoding": _ENCODINGS}
@@ -95,7 +95,7 @@ def _plain(counted: Counted) -> dict[str, Any]:
 
 
 def _tables(counted: Counted) -> Iterator[pa.Table]:
-    """The cells and rare values of an output, as the file holds them; none of them is empty."""
+    """The cells and rare values of an output, as the file holds them."""
     if counted.numbers is not None and counted.numbers.grid is not None:
         cells = counted.numbers.grid.to_arrays()
         alone = cells["least"] == cells["greatest"]
@@ -256,13 +256,8 @@ def _check_values(each: FittedOutput, counted: Counted, values: CountedValues) -
     """Check that values are those of the column, and the rare ones not among those that have ids."""
     last, rare = each.last, values.rare
     assert rare is not None
-    if values.by_bits or isinstance(last, Cross):
-        same = values.type == pa.int64()
-    else:
-        common_type(values.type, counted_type(type_named(each.types[0].values)))
-        same = True
-    if not same:
-        raise ValueError(f"values were counted as {values.type}")
+    as_numbers = values.by_bits or isinstance(last, Cross)
+    common_type(values.type, pa.int64() if as_numbers else counted_type(type_named(each.types[0].values)))
     if is_learned_vocabulary(last) and not values.by_bits:
         unfilled(each, counted)
         distinct = rare.distinct
