@@ -295,7 +295,7 @@ def test_cells_and_values_that_were_never_counted(saved: Path, column: str, valu
         (
             3,
             {"values": {"type": "large_string", "by_bits": True, "missing": 1, "rare": 48}},
-            "where large_string is counted",
+            "in another way",
         ),
         (3, {"values": {"type": "int64", "by_bits": False, "missing": 1, "rare": 48}}, "."),
         (3, {"values": {"type": "string", "by_bits": False, "missing": 1, "rare": 48}}, "counted as string"),
@@ -303,6 +303,7 @@ def test_cells_and_values_that_were_never_counted(saved: Path, column: str, valu
         (3, {"values": {"type": "large_string", "by_bits": False, "missing": 1, "rare": 47}}, "other numbers of them"),
         (3, {"values": {"type": "large_string", "by_bits": False, "missing": -1, "rare": 48}}, "whole number"),
         (4, {"own": [1, 2]}, "are there"),
+        (6, {"values": {"type": "int64", "by_bits": True, "missing": 1, "rare": 90}}, "in another way"),
         (5, {"values": {"type": "int64", "by_bits": False, "missing": 10**6, "rare": 87}}, "stands for more"),
     ],
 )

@@ -335,6 +335,28 @@ def test_values_of_every_kind_grow(tmp_path: Path) -> None:
     assert prep(table.slice(0, 1))["list"].to_pylist() == [[2]]
 
 
+@pytest.mark.parametrize(
+    "type_",
+    [pa.string(), pa.binary(), pa.bool_(), pa.int8(), pa.date32(), pa.timestamp("s", "Europe/Oslo"), pa.decimal128(19)],
+)
+def test_values_of_every_kind_stand_for_missing_ones(tmp_path: Path, type_: pa.DataType) -> None:
+    def of(seen: list[int | None]) -> pa.Table:
+        texts = pa.types.is_string(type_) or pa.types.is_binary(type_)
+        column = pa.array(seen, pa.int32() if type_ == pa.date32() else pa.int64())
+        return pa.table({"c": column.cast(pa.string()).cast(type_) if texts else column.cast(type_)})
+
+    spec: Any = {"c": [Impute("most_frequent"), Categorize(min_count=2)]}
+    several = [[0, 1, 1, None], [0, 0, None, None], [1, None], [0, 0]]
+    prep = Preprocess(spec).fit(of(several[0]))
+    for number, seen in enumerate(several[1:], 2):
+        prep = through_files(prep, tmp_path).fit(of(seen), update=True)
+        whole = Preprocess(spec).fit(of([value for values in several[:number] for value in values]))
+        assert numbers(prep) == numbers(whole)
+        assert dict(zip(prep.vocabulary("c"), prep.counts("c"), strict=True)) == dict(
+            zip(whole.vocabulary("c"), whole.counts("c"), strict=True)
+        )
+
+
 def test_an_update_by_ids_leaves_numbers(tmp_path: Path) -> None:
     """They are not lost: a later update of all is one fit of all rows, those of the update by ids among them."""
     spec: Any = {

@@ -108,7 +108,6 @@ class Learning:
             self._learn()
         else:
             self.learned += known.fitted.fitted[: known.first]
-        self._at_first = len(self.learned)
         before = None if known is None else known.counted
         # How values were counted, and whether an `OwnTransform` has counted: parts know no more of what was before.
         self._values_before = None if before is None or before.values is None else replace(before.values, rare=None)
@@ -324,7 +323,7 @@ class Learning:
 
     def _counted(self, first: int) -> Counted | None:
         """What an update goes on from; None if nothing can be learned of it without another scan of these rows."""
-        once = first == self._at_first
+        once = not any(link.needs for link in self.output.chain[:first])  # one scan was enough
         vocabulary = is_learned_vocabulary(self.output.chain[-1])
         if self.targets is not None or not (once or vocabulary):
             return None

@@ -29,7 +29,7 @@ from torch_dataloader_utils.preprocess.moments import Moments
 from torch_dataloader_utils.preprocess.own import is_plain
 from torch_dataloader_utils.preprocess.scan import HELD, wanted, whole
 from torch_dataloader_utils.preprocess.seen import NumberStatistics
-from torch_dataloader_utils.preprocess.transforms import Cross
+from torch_dataloader_utils.preprocess.transforms import Cross, Impute
 from torch_dataloader_utils.values import whole as whole_number
 
 _GROUP = 1 << 20  # rows
@@ -254,8 +254,13 @@ def _values(saved: Mapping[str, Any], groups: _Groups | None) -> CountedValues:
 
 def _check_values(each: FittedOutput, counted: Counted, values: CountedValues) -> None:
     """Check that values are those of the column, and the rare ones not among those that have ids."""
-    last, rare = each.last, values.rare
+    last, rare, numeric = each.last, values.rare, each.output.numeric
     assert rare is not None
+    first = next(link for link in each.output.chain[counted.first :] if "counts" in link.needs)
+    # Decimals are saved as floats are, but not counted by bits.
+    may, must = numeric or each.types[0].values == "double", numeric
+    if not (must <= values.by_bits <= may if isinstance(first, Impute) else not values.by_bits):
+        raise ValueError("values were counted in another way")
     as_numbers = values.by_bits or isinstance(last, Cross)
     common_type(values.type, pa.int64() if as_numbers else counted_type(type_named(each.types[0].values)))
     if is_learned_vocabulary(last) and not values.by_bits:
