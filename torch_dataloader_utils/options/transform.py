@@ -51,6 +51,11 @@ class DeclaredTransform:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError
 
+    @property
+    def grew_from(self) -> Sequence[str]:
+        """The marks of those that it has grown from."""
+        return ()
+
     def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
         """Log what is odd about transforming rows, once for a loader.
 

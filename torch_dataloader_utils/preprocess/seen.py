@@ -249,8 +249,9 @@ def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> N
     if isinstance(link, Impute):
         try:
             return numbers.imputed(link.number_of(fitted))
-        except Uncounted:
-            return NumberStatistics(None, None)
+        except Uncounted:  # there are numbers, so what follows does not learn that there are none
+            finite = numbers.finite + numbers.missing
+            return NumberStatistics(None, None, 0, numbers.below, numbers.above, finite, numbers.through)
     if isinstance(link, NumberTransform):
         return numbers.mapped(_Applied(link, fitted), link.monotone)
     return numbers

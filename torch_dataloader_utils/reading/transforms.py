@@ -196,3 +196,9 @@ def reads_place(transform: Any) -> bool:
 def marks_of(transform: Any) -> str:
     """What states and ranks compare of a transform; "" if it declares nothing."""
     return " ".join(each.mark for each in functions_of(transform) if isinstance(each, DeclaredTransform))
+
+
+def marks_before(transform: Any) -> list[str]:
+    """The marks of those that what a transform declares has grown from."""
+    several = (each for each in functions_of(transform) if isinstance(each, DeclaredTransform))
+    return [mark for each in several for mark in each.grew_from]
