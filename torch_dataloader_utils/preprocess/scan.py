@@ -16,14 +16,8 @@ import pyarrow.types as pt
 from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE
-from torch_dataloader_utils.preprocess.chains import (
-    computed,
-    crossed_hashes,
-    filled,
-    fold_hashes,
-)
+from torch_dataloader_utils.preprocess.chains import crossed_hashes, filled, fold_hashes
 from torch_dataloader_utils.preprocess.columns import (
-    NumberView,
     categories_of,
     category_type,
     column_of,
@@ -32,21 +26,21 @@ from torch_dataloader_utils.preprocess.columns import (
     kind_of,
     known_type,
     naming,
-    numbers_of,
     plain_values,
     scalar_of,
     value_type,
 )
 from torch_dataloader_utils.preprocess.counts import ValueCounts, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
+from torch_dataloader_utils.preprocess.numbers import NumberView, numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, finished
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
 from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
+from torch_dataloader_utils.preprocess.steps import F64
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.target_sums import TargetSums
 from torch_dataloader_utils.preprocess.transforms import (
-    F64,
     Bucketize,
     Categorize,
     Clip,
@@ -59,6 +53,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Links,
     Log1p,
     NumberTransform,
+    steps_of,
 )
 from torch_dataloader_utils.printing import listed
 
@@ -154,7 +149,7 @@ class Learning:
         view = numbers_of(values)
         self._look_below(view)
         x = np.empty(len(view))
-        computed(self.links, view, x)
+        view.through(steps_of(self.links), x)
         assert self.numbers is not None
         self.numbers.add(x)
         self._count(as_arrow(x), arrays[1:])
@@ -186,7 +181,7 @@ class Learning:
         for place, (link, _) in enumerate(self.links):
             if isinstance(link, Log1p) and not link.signed and "undefined" not in self.remarks:
                 x = np.empty(len(view))
-                computed(self.links[:place], view, x)
+                view.through(steps_of(self.links[:place]), x)
                 if (x < -1).any():
                     self.remarks.add("undefined")
 

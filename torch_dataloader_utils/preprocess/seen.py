@@ -15,7 +15,7 @@ from torch_dataloader_utils.preprocess.grid import Grid, between
 from torch_dataloader_utils.preprocess.moments import Moments
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.preprocess.transforms import F64
+    from torch_dataloader_utils.preprocess.steps import F64
 
 
 class Uncounted(Exception):

@@ -22,7 +22,7 @@ from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copie
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.straight import StraightReader
-from torch_dataloader_utils.reading.transforms import transformed
+from torch_dataloader_utils.reading.transforms import made_by, transformed
 from torch_dataloader_utils.reading.windows import (
     Gather,
     Span,
@@ -79,6 +79,7 @@ class TaskReader:
         self._rest = pa.schema([item for item in spec.schema if decisive and item.name not in decisive])
         self._first = pa.schema([item for item in spec.schema if item.name not in self._rest.names])
         self._given = spec.schema if spec.given.equals(spec.schema) else select_columns(spec.schema, spec.given.names)
+        self._made = list(made_by(spec.transform))
         self._straight = StraightReader(spec.converter, self._runs, spec.pool)
         self.windows = WindowReader(spec.converter, self._runs, self._part, self._straight)
 
@@ -325,6 +326,7 @@ class TaskReader:
             tables = [joined(tables)] if spec.transform_rows == "same" else tables
             owned = frozenset(address for table in tables for address in addresses(table))
             tables = [transformed(table, spec, where) for table in tables]
+            owned |= {address for table in tables for address in addresses(table.select(self._made))}
             counts = counts if spec.transform_rows == "same" else [table.num_rows for table in tables]
         table, spans = joined(tables), spans_of(counts)
         recorder().enter("convert")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -122,6 +122,14 @@ def declared(transform: Any) -> DeclaredTransform | None:
     """The first function of a transform, if it declares which columns it reads."""
     first = next(iter(functions_of(transform)), None)
     return first if isinstance(first, DeclaredTransform) else None
+
+
+def made_by(transform: Any) -> Sequence[str]:
+    """The columns that a transform of record batches declares to be made of new memory."""
+    last = next(reversed(functions_of(transform)), None)
+    if isinstance(transform, FormattedTransform) or not isinstance(last, DeclaredTransform):
+        return ()
+    return last.made
 
 
 def marks_of(transform: Any) -> str:
