@@ -268,15 +268,23 @@ def _part(part: str, array: pa.Array) -> pa.Array:
 
 def crossed_hashes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
     """The hash of each row's values together; null has its own."""
-    return crossed([array_hashes(categories_of(plain_values(array)), floats=True) for array in arrays])
+    return crossed([array_hashes(categories_of(array), floats=True) for array in arrays])
 
 
 def all_missing(arrays: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """The rows whose values are all missing."""
     missing = np.ones(len(arrays[0]), np.bool_)
     for array in arrays:
-        missing &= ~np.asarray(plain_values(array).is_valid())
+        missing &= _missing(array)
     return missing
+
+
+def _missing(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which values are null or NaN."""
+    if not pt.is_dictionary(array.type) or len(array.dictionary) > len(array):
+        return ~np.asarray(plain_values(array).is_valid())
+    known: npt.NDArray[np.bool_] = np.append(_missing(array.dictionary), True)
+    return known.take(np.asarray(pc.fill_null(array.indices.cast(pa.int64()), len(array.dictionary))))
 
 
 def _hashed(last: Hash, array: pa.Array) -> I64:

@@ -20,6 +20,7 @@ from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_p
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
+from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.straight import StraightReader
 from torch_dataloader_utils.reading.transforms import made_by, transformed
@@ -127,7 +128,7 @@ class TaskReader:
         with noting(self._runs.where(runs), DataLoaderUtilsError):
             tables = self._rows(runs, owners, pieces, task.epoch)
             places = places_of(task.pieces, iter(spans_of([table.num_rows for table in tables])))
-            taken = joined(tables).take(pa.array(places))
+            taken = without_large_dictionaries(joined(tables), self._spec.encoded).take(pa.array(places))
             try:
                 block, _ = self._converted([taken], self._runs.where(runs))
             except Exception as error:  # noqa: BLE001 - raised again, of the piece that it is of

@@ -20,6 +20,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import DeclaredTransform, Transform
+from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, no_rows
 from torch_dataloader_utils.schemas.merge import kept_schema
 
@@ -38,7 +39,7 @@ def transformed(table: pa.Table, spec: ScanSpec, where: str) -> pa.Table:
     assert spec.transform is not None
     if not table.num_rows:  # the filter kept none: there is nothing to do, and not every transform can handle 0 rows
         return pa.Table.from_batches([no_rows(spec.output_schema)])
-    batch = compact(table)
+    batch = compact(without_large_dictionaries(table, spec.encoded))
     try:
         result = spec.transform(batch)
         check_transformed(batch, result, spec.transform_rows, spec.transform)

@@ -12,6 +12,7 @@ from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.schemas.merge import without_dictionaries
 
 # The specification reserves these.
 FILE_ID, POSITION_ID = 2147483646, 2147483645
@@ -51,7 +52,7 @@ def table_columns(
     """The requested columns of the table, by name.
 
     Args:
-        wanted: the names; a dictionary type of strings or bytes asks for that encoding if the file can provide it.
+        wanted: the names; dictionaries of strings or bytes, or lists of these, ask for that if the file can provide it.
         file: the data file.
         table: the table.
         fields: the data file's fields, as its reader returns them.
@@ -67,7 +68,7 @@ def table_columns(
         field = table.schema.field(item.name)
         place = places.get(field_id(field))
         source = None if place is None else fields[place]
-        if source is not None and pt.is_dictionary(item.type) and source.type.equals(item.type):
+        if source is not None and source.type.equals(item.type) and item.type != without_dictionaries(item.type):
             field = field.with_type(item.type)
         columns[item.name] = _lineage(field, source, file) or _plain(field, source, projection)
     return columns
