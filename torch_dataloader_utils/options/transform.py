@@ -47,6 +47,11 @@ class DeclaredTransform:
         return ()
 
     @property
+    def made(self) -> Sequence[str]:
+        """Columns that it has made of new memory, which nothing else refers to: batches may be views of it."""
+        return ()
+
+    @property
     def mark(self) -> str:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError

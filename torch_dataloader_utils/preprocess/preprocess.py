@@ -661,6 +661,11 @@ class FrozenPreprocess(DeclaredTransform):
             names[False] += each.reads[len(each.output.columns) :]
         return [name for name in dict.fromkeys(names[True]) if name not in names[False]]
 
+    @property
+    def made(self) -> list[str]:
+        """The outputs that are computed: all but columns kept, or filled only, and those of an `OwnTransform`."""
+        return [name for each in self._fit.outputs if each.computed for name in each.names]
+
     def __call__(self, rows: Any) -> Any:
         """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row."""
         import pyarrow as pa

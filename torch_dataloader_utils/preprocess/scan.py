@@ -18,14 +18,8 @@ from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError
 from torch_dataloader_utils.hashing import U64
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE
-from torch_dataloader_utils.preprocess.chains import (
-    computed,
-    crossed_hashes,
-    filled,
-    fold_hashes,
-)
+from torch_dataloader_utils.preprocess.chains import crossed_hashes, filled, fold_hashes
 from torch_dataloader_utils.preprocess.columns import (
-    NumberView,
     categories_of,
     category_type,
     column_of,
@@ -34,7 +28,6 @@ from torch_dataloader_utils.preprocess.columns import (
     kind_of,
     known_type,
     naming,
-    numbers_of,
     plain_values,
     scalar_of,
     value_type,
@@ -53,16 +46,17 @@ from torch_dataloader_utils.preprocess.counted import (
 from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, common_type, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.grid import Grid
+from torch_dataloader_utils.preprocess.numbers import NumberView, numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, finished
 from torch_dataloader_utils.preprocess.refinement import CLOSE, Accuracy, Refinement, joined
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted, after
 from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
+from torch_dataloader_utils.preprocess.steps import F64
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.target_sums import TargetSums
 from torch_dataloader_utils.preprocess.transforms import (
     ERROR,
-    F64,
     Bucketize,
     Categorize,
     Clip,
@@ -76,6 +70,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Log1p,
     NumberTransform,
     QuantileTransform,
+    steps_of,
 )
 from torch_dataloader_utils.preprocess.vocabularies import learned_vocabulary
 from torch_dataloader_utils.printing import listed
@@ -213,7 +208,7 @@ class Learning:
         view = numbers_of(values)
         self._look_below(view)
         x = np.empty(len(view))
-        computed(self.links, view, x)
+        view.through(steps_of(self.links), x)
         counting = self.refinement or self.numbers
         assert counting is not None
         counting.add(x)
@@ -249,7 +244,7 @@ class Learning:
         for place, (link, _) in enumerate(self.links):
             if isinstance(link, Log1p) and not link.signed and "undefined" not in self.remarks:
                 x = np.empty(len(view))
-                computed(self.links[:place], view, x)
+                view.through(steps_of(self.links[:place]), x)
                 if (x < -1).any():
                     self.remarks.add("undefined")
 

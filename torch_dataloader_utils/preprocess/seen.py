@@ -16,7 +16,8 @@ from torch_dataloader_utils.kernels.grid import values_of
 from torch_dataloader_utils.preprocess.cells import CountedCells, RefinedCells, between, rank_of
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.moments import Moments
-from torch_dataloader_utils.preprocess.transforms import F64, ColumnTransform, Fitted, Impute, NumberTransform
+from torch_dataloader_utils.preprocess.steps import F64
+from torch_dataloader_utils.preprocess.transforms import ColumnTransform, Fitted, Impute, NumberTransform
 
 
 class Uncounted(Exception):
