@@ -143,41 +143,43 @@ def grown(data: str) -> dict[str, Any]:
     Grid.limit, file = GRID, Path(sys.argv[3], "prep.json")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     more = pq.read_table(data, filters=NEW)
-    prep = Preprocess(GROWING).fit(data, filters=OLD)
+    prep = Preprocess(GROWING).fit(data, filters=OLD, quantiles=1)
     found: dict[str, Any] = {"first": learned(prep)}
     if rank == 0:
         prep.save(file)
     dist.barrier()
-    found["in memory"] = learned(pickle.loads(pickle.dumps(prep)).fit(data, filters=NEW, update=True))
-    found["from files"] = learned(Preprocess.load(file).fit(data, filters=NEW, update=True))
+    found["in memory"] = learned(pickle.loads(pickle.dumps(prep)).fit(data, filters=NEW, update=True, quantiles=1))
+    found["from files"] = learned(Preprocess.load(file).fit(data, filters=NEW, update=True, quantiles=1))
     own = more.slice(rank * -(-len(more) // ranks), -(-len(more) // ranks))
-    found["parts"] = learned(copy.copy(prep).fit(own, update=True, ranks=dist.group.WORLD))
+    found["parts"] = learned(copy.copy(prep).fit(own, update=True, quantiles=1, ranks=dist.group.WORLD))
     found["in two steps"] = learned(_in_two_steps(copy.copy(prep), data))
-    found["ids"] = learned(copy.copy(prep).fit(data, filters=NEW, update="ids"))
+    found["ids"] = learned(copy.copy(prep).fit(data, filters=NEW, update="ids", quantiles=1))
     found["ids first"] = learned(_in_two_steps(copy.copy(prep), data, "ids"))
     module._ROUND_BYTES = 1  # type: ignore[attr-defined]
     found["rounds"] = learned(
-        Preprocess(GROWING).fit(data, filters=OLD, memory="100KiB").fit(data, filters=NEW, update=True, memory="1KiB")
+        Preprocess(GROWING)
+        .fit(data, filters=OLD, memory="100KiB", quantiles=1)
+        .fit(data, filters=NEW, update=True, quantiles=1, memory="1KiB")
     )
     found["alone"] = _updated(prep, more, num_ranks=1, rank=0)
     without = Preprocess.load(file)
     without.save(file.with_name(f"{rank}-without.json"), state=False)
     other = Preprocess.load(file.with_name(f"{rank}-without.json")) if rank == ranks - 1 else prep
     found["one without"] = _updated(other, data, filters=NEW, timeout=20)
-    found["one is another"] = _updated(prep if rank else Preprocess(GROWING).fit(more), data, timeout=20)
-    found["well"] = learned(prep.fit(data, filters=NEW, update=True))
+    found["one is another"] = _updated(prep if rank else Preprocess(GROWING).fit(more, quantiles=1), data, timeout=20)
+    found["well"] = learned(prep.fit(data, filters=NEW, update=True, quantiles=1))
     prep.save(file.with_name(f"prep-{rank}.json"))
     return found
 
 
 def _in_two_steps(prep: Preprocess, data: str, first: Any = True) -> Preprocess:
-    prep.fit(data, filters=[("id", ">=", 1000), ("id", "<", 2000)], update=first)
-    return prep.fit(data, filters=[("id", ">=", 2000)], update=True)
+    prep.fit(data, filters=[("id", ">=", 1000), ("id", "<", 2000)], update=first, quantiles=1)
+    return prep.fit(data, filters=[("id", ">=", 2000)], update=True, quantiles=1)
 
 
 def _updated(prep: Preprocess, source: Any, **options: Any) -> dict[str, Any]:
     try:
-        return learned(copy.copy(prep).fit(source, update=True, **options))
+        return learned(copy.copy(prep).fit(source, update=True, quantiles=1, **options))
     except Exception as error:  # noqa: BLE001 - which one is the question
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -105,19 +105,19 @@ def test_ranks_grow_as_one_machine_does(
 ) -> None:
     monkeypatch.setattr(Grid, "limit", GRID)
     path = str(data)
-    first = Preprocess(GROWING).fit(path, filters=OLD)
+    first = Preprocess(GROWING).fit(path, filters=OLD, quantiles=1)
     expected = {"first": learned(first)}
     in_steps = [copy.copy(first) for _ in range(3)]
     for prep, how in zip(in_steps, (True, "ids", "only ids"), strict=True):
         if how == "only ids":
-            prep.fit(path, filters=NEW, update="ids")
+            prep.fit(path, filters=NEW, update="ids", quantiles=1)
         else:
-            prep.fit(path, filters=[*NEW, ("id", "<", 2000)], update=how)  # type: ignore[arg-type]
-            prep.fit(path, filters=[("id", ">=", 2000)], update=True)
+            prep.fit(path, filters=[*NEW, ("id", "<", 2000)], update=how, quantiles=1)  # type: ignore[arg-type]
+            prep.fit(path, filters=[("id", ">=", 2000)], update=True, quantiles=1)
     expected |= dict(zip(("in two steps", "ids first", "ids"), map(learned, in_steps), strict=True))
-    at_once = learned(first.fit(path, filters=NEW, update=True))
+    at_once = learned(first.fit(path, filters=NEW, update=True, quantiles=1))
     expected |= dict.fromkeys(("in memory", "from files", "parts", "rounds", "well"), at_once)
-    assert at_once["numbers"] == learned(Preprocess(GROWING).fit(path))["numbers"]
+    assert at_once["numbers"] == learned(Preprocess(GROWING).fit(path, quantiles=1))["numbers"]
     for rank, found in enumerate(ran("grown", data, tmp_path, ranks)):
         for way, want in expected.items():
             assert found[way] == json.loads(json.dumps(want)), way
@@ -132,9 +132,9 @@ def test_ranks_grow_as_one_machine_does(
         saved = Preprocess.load(tmp_path / f"prep-{rank}.json")
         if rank:
             with pytest.raises(OptionError, match="the rank that saved it had a part of it"):
-                saved.fit(path, update=True)
+                saved.fit(path, update=True, quantiles=1)
         else:
-            assert saved.fit(path, update=True).generation == 2
+            assert saved.fit(path, update=True, quantiles=1).generation == 2
 
 
 @pytest.mark.slow

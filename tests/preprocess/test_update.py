@@ -172,17 +172,17 @@ def test_quantiles_beyond_the_grid_are_those_of_one_fit(
     rng = np.random.default_rng(0)
     table = pa.table({"x": rng.choice(rng.normal(size=values), 9000)})
     for spec in ({"x": chain}, {"x": [Impute("mean"), *chain[-1:]]}):
-        prep = Preprocess(spec).fit(table.slice(0, 3000))
-        done = prep.scans(table.schema).most == 1 or values < 1000
+        prep = Preprocess(spec).fit(table.slice(0, 3000), **ONE)
+        done = prep.scans(table.schema, **ONE).most == 1 or values < 1000
         for first in (3000, 6000):
             prep = through_files(prep, tmp_path)
             if not done:
                 with pytest.raises(OptionError, match="Fit all rows anew"):
-                    prep.fit(table.slice(first, 3000), update=True)
+                    prep.fit(table.slice(first, 3000), update=True, **ONE)
                 break
-            prep.fit(table.slice(first, 3000), update=True)
+            prep.fit(table.slice(first, 3000), update=True, **ONE)
         if done:
-            assert prep.digest == Preprocess(spec).fit(table).digest
+            assert prep.digest == Preprocess(spec).fit(table, **ONE).digest
 
 
 # Ids.
