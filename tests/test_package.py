@@ -154,7 +154,7 @@ def test_a_wheel_holds_the_library_if_it_can_be_compiled(compiler, tmp_path, mon
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
         *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg", "delta", "hf"),
-        *("cli", "demo", "progress", "pandas", "polars", "images", "docs", "dev"),
+        *("cli", "demo", "progress", "pandas", "polars", "images", "text", "docs", "dev"),
         *("test", "test-stores", "test-launchers", "test-browser"),
     }
 

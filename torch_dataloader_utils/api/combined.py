@@ -205,6 +205,7 @@ def combine(
     stop: Literal["once", "first", "all"] = "once",
     repeat: Mapping[str, float] | Sequence[float] | None = None,
     rows_per_epoch: int | None = None,
+    tokens_per_epoch: int | None = None,
     batches: Literal["proportional", "single", "splits"] = "proportional",
     source_key: str | None = None,
     columns: Sequence[str] | None = None,
@@ -280,6 +281,7 @@ def combine(
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
         rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
+        tokens_per_epoch: with pack: the tokens of an epoch, in whole steps of all ranks, instead of stop.
         batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
         source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
         columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

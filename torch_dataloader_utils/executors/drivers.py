@@ -66,7 +66,7 @@ class PooledDriver:
         open_driver: Callable[[Sequence[Sequence[Task]]], Driver],
         shards: Sequence[Sequence[Task]],
         workers: int,
-        needed: Sequence[Sequence[tuple[int, float]]] = (),
+        needed: Sequence[Sequence[float]] = (),
     ) -> None:
         needed = needed or [_side_by_side(shard) for shard in shards]
         merged = [_merged(shards, range(worker, len(shards), workers), needed) for worker in range(workers)]
@@ -95,14 +95,14 @@ class PooledDriver:
         self._driver.close()
 
 
-def _side_by_side(tasks: Sequence[Task]) -> list[tuple[int, float]]:
+def _side_by_side(tasks: Sequence[Task]) -> list[float]:
     """When tasks are needed, if all shards advance by the same number of rows at a time."""
     begins = accumulate((task.rows or 0 for task in tasks), initial=0)
-    return [(0, begin) for begin, _ in zip(begins, tasks, strict=False)]
+    return [float(begin) for begin, _ in zip(begins, tasks, strict=False)]
 
 
 def _merged(
-    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[tuple[int, float]]]
+    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[float]]
 ) -> list[tuple[int, Task]]:
     """The tasks of these shards as (shard, task), ordered by when each is needed."""
     turns = [(when, shard, task) for shard in numbers for when, task in zip(needed[shard], shards[shard], strict=True)]

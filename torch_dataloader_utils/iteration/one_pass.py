@@ -300,7 +300,7 @@ class Pass:
         driver = laps if self._cutter.laps else open_lap(0)
         return ReportedDriver(driver, self._report, self.epoch, starts)
 
-    def _needed(self, starts: Sequence[WorkerCursor]) -> Sequence[Sequence[tuple[int, float]]]:
+    def _needed(self, starts: Sequence[WorkerCursor]) -> Sequence[Sequence[float]]:
         """For a mix, when each task that a shard still has to read is needed."""
         schedule = self._plan_of(0).schedule
         if schedule is None:

@@ -115,9 +115,15 @@ def repeats_rows(options: Options) -> bool:
 
 
 def masks_rows(options: Options) -> bool:
-    """Whether batches contain the mask `valid_key`: a pass may repeat rows, or a transform may fail for some."""
+    """Whether rows have the mask `valid_key`: a pass may repeat rows, or a transform may fail for some."""
     # Documents for which it fails are in no sequence.
     return repeats_rows(options) or (options.skips_rows and options.pack.pack is None)
+
+
+def mask_in_batches(options: Options) -> str | None:
+    """The key of the mask that batches have; None if they have none, or if labels tell which rows are repeats."""
+    pack = options.pack.pack
+    return options.batch.valid_key if masks_rows(options) and (pack is None or pack.keys is None) else None
 
 
 def mask_key(options: Options, keys: Sequence[str]) -> str | None:
