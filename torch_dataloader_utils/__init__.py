@@ -25,11 +25,13 @@ from torch_dataloader_utils.errors import (
     NullValueError,
     OptionError,
     PlanMismatchError,
+    RowErrors,
     SavedPreprocessError,
     SchemaMismatchError,
     ShardingError,
     SnapshotError,
     StaleIteratorError,
+    TooManyErrors,
     UnknownOptionError,
     UnknownValueError,
     UnsupportedTypeError,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.api.tables import DeltaDataset, IcebergDataset, TableDataset
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
     from torch_dataloader_utils.distributed.ranks import World
-    from torch_dataloader_utils.events import BlockEvent, PassEvent
+    from torch_dataloader_utils.events import BlockEvent, PassEvent, RowFailedEvent
     from torch_dataloader_utils.formats.registry import register_format
     from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
     from torch_dataloader_utils.iterables import (
@@ -125,6 +127,7 @@ _HOMES = {
     "Pack": "options.packing",
     "Padded": "options.lists",
     "PassEvent": "events",
+    "RowFailedEvent": "events",
     "PlanShape": "planning.options",
     "Processes": "options.workers",
     "RankPlan": "planning.rank_plan",
@@ -214,6 +217,8 @@ __all__ = [
     "RankPlan",
     "Rotate",
     "RoundRobinSplitStrategy",
+    "RowErrors",
+    "RowFailedEvent",
     "RowRange",
     "Rows",
     "Sample",
@@ -239,6 +244,7 @@ __all__ = [
     "TableSnapshot",
     "TableSource",
     "TargetSizeSplitStrategy",
+    "TooManyErrors",
     "Transform",
     "UnknownOptionError",
     "UnknownValueError",

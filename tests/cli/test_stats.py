@@ -35,6 +35,10 @@ def test_stats_write_a_page_and_a_spec_that_fit_takes(tdu):
     assert prep.digest in tdu("fit", "data", "--spec", "spec.yaml", "-o", "prep.json")
     assert tdu.json("fit", "data", "--spec", "spec.yaml", "-o", "b.json", "--dtype", "float64")["digest"] != prep.digest
     assert tdu.json("fit", "data", "--spec", "spec.yaml", "-o", "c.json", "--set", "limit=5")["digest"] != prep.digest
+    assert made["quantile_errors"] == prep.quantile_errors()
+    Path("robust.yaml").write_text("age: {kind: robust}")
+    exact = tdu.json("fit", "data", "--spec", "robust.yaml", "-o", "d.json", "--quantiles", "exact")
+    assert exact["quantile_errors"] == {"age": 0.0}
 
 
 def test_stats_of_footers_read_no_rows(tdu):
@@ -64,5 +68,6 @@ def test_what_is_wrong_is_said_before_rows_are_read(tdu):
     assert "standardise" in tdu.error("fit", "data", "--spec", "nope.yaml", "-o", "prep.json")
     assert "ages" in tdu.error("fit", "data", "--spec", "gone.yaml", "-o", "prep.json")
     assert "float32" in tdu.error("fit", "data", "--spec", "spec.yaml", "-o", "prep.json", "--dtype", "int8")
+    assert "expected 'exact'" in tdu.error("fit", "data", "--spec", "spec.yaml", "-o", "p.json", "--quantiles", "often")
     assert "there is no folder" in tdu.error("stats", "data", "--html", "no/stats.html")
     assert "there is no folder" in tdu.error("stats", "data", "--spec", "no/spec.yaml")

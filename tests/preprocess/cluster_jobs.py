@@ -32,7 +32,7 @@ from torch_dataloader_utils.preprocess import (
 from torch_dataloader_utils.preprocess import ranks as module
 from torch_dataloader_utils.preprocess.grid import Grid
 
-GRID = 1024  # cells: few rows need a second scan
+GRID = 1024  # cells: few rows need a second scan, and exact quantiles another one
 
 SPEC: dict[Any, Any] = {
     "x": [Clip(quantiles=(0.01, 0.99)), Standardize()],  # two scans
@@ -66,7 +66,7 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
     log.setLevel(logging.INFO)
     Grid.limit = GRID
     try:
-        prep = Preprocess(spec).fit(source, **options)
+        prep = Preprocess(spec).fit(source, **{"quantiles": 1, **options})
     except Exception as error:  # noqa: BLE001 - which one is the question
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - began}
     finally:
@@ -78,6 +78,7 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
         counts["label"] = list(map(list, prep.class_counts("label").items()))
     said = [line for line in lines if line.startswith("fitted on")]
     found = {"digest": prep.digest, "text": repr(prep), "counts": counts, "said": said}
+    found["errors"] = prep.quantile_errors()
     if "mean" in prep.outputs:
         found["trained"] = prep.for_training().mark
     return found
@@ -94,6 +95,7 @@ def same(data: str) -> dict[str, Any]:
         "loader": fitted(stream(data, batch_size=10, output_format="arrow")),
         "table": fitted(pq.read_table(data)),
         "spilled": fitted(data, memory="100KiB"),
+        "exact": fitted(data, quantiles="exact"),
         "list": fitted([Files(f"{data}/a.parquet"), stream(f"{data}/c.parquet", output_format="arrow")]),
         "list with rows in memory": fitted([pq.read_table(f"{data}/a.parquet"), Files(f"{data}/c.parquet")]),
     }

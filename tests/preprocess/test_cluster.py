@@ -46,14 +46,16 @@ def ran(scenario: str, data: Path, out: Path, ranks: int) -> list[dict[str, Any]
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_ranks_find_what_one_machine_finds(data: Path, tmp_path: Path, ranks: int) -> None:
     alone, filtered = fitted(str(data)), fitted(str(data), filters=[("label", "==", 1)])
-    others = {"filtered": filtered, "placed": fitted(str(data), PLACED)}
-    assert alone["digest"] != filtered["digest"]
+    exact = fitted(str(data), quantiles="exact")
+    others = {"filtered": filtered, "placed": fitted(str(data), PLACED), "exact": exact}
+    assert alone["digest"] not in (filtered["digest"], exact["digest"])
+    assert set(exact["errors"].values()) == {0.0} != set(alone["errors"].values())
     assert alone["said"][0].endswith("2 scans")
     for found in ran("same", data, tmp_path, ranks):
         for way, each in found.items():
             want = others.get(way, alone)
             assert {**each, "said": 0} == {**want, "said": 0}, way
-            assert each["said"][0].endswith("1 scan" if way == "placed" else "2 scans")
+            assert each["said"][0].endswith({"placed": "1 scan", "exact": "3 scans"}.get(way, "2 scans"))
 
 
 @pytest.mark.slow

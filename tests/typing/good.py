@@ -69,6 +69,7 @@ world: World = dataset.world
 def train(batches: StructuredLoader, model: torch.nn.Module) -> None:
     for batch in batches:
         assert_type(batch, Batch)
+        assert_type(batches.head(3), Batch)
         loss = torch.nn.functional.mse_loss(model(batch["x"].float().unsqueeze(1)), batch["label"].float())
         loss.backward()
 
@@ -94,6 +95,7 @@ def pairs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 collated, _ = StructuredDataset.create_dataloader("data/", collate_fn=pairs)
+assert_type(collated.head(2), tuple[torch.Tensor, torch.Tensor])
 for x, label in collated:
     assert_type(x, torch.Tensor)
     assert_type(label, torch.Tensor)

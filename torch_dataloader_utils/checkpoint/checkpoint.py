@@ -27,7 +27,7 @@ from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.phases import Phase, plain_options
-from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
+from torch_dataloader_utils.planning.plan import MIX_VERSION, PLAN_VERSION, REST_VERSION
 from torch_dataloader_utils.planning.sharding import resolve_auto
 from torch_dataloader_utils.planning.splits import UNKNOWN as ABSENT
 from torch_dataloader_utils.planning.splits import Splits
@@ -301,7 +301,7 @@ class StateCodec:
             link["policy"] = self._chosen
         state["epoch"] = position.epoch
         state["links"] = (*map(link_of, position.past), link)
-        state["plan_version"] = _plan_version(state)
+        state["plan_version"] = self._plan_version(state)
         state["skip"] = [list(steps) for steps in position.skip]
         if self._worker is not None:
             state["worker"] = self._worker[0]
@@ -329,7 +329,7 @@ class StateCodec:
 
     def _position(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
         check_reader(state, None if self._worker is None else self._worker[0], self._saved_options)
-        versions = (state["plan_version"], _plan_version(state))
+        versions = (state["plan_version"], self._plan_version(state))
         here = json.loads(self._head)["data"]
         mismatch = different_data(state["data"], here, versions, between_windows=is_between_windows(state))
         if mismatch and strict:
@@ -417,7 +417,8 @@ class StateCodec:
             {"version": VERSION, "plan_version": PLAN_VERSION, "data": fingerprint(self._source, self._options)}
         )
 
-
-def _plan_version(state: Mapping[str, Any]) -> int:
-    """The version of a state here: plans of what earlier phases left have a separate one."""
-    return PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION
+    def _plan_version(self, state: Mapping[str, Any]) -> int:
+        """The version of a state here: plans of mixes, and of what earlier phases left, have versions of their own."""
+        if self._options.features.mixes_rows:
+            return MIX_VERSION
+        return PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION

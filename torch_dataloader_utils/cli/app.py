@@ -130,9 +130,17 @@ def fit(
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="float32|float64", help="The dtype of computed numbers.")
     ] = "float32",
+    quantiles: Annotated[
+        str,
+        typer.Option(
+            "--quantiles",
+            metavar="SHARE|exact",
+            help="By which share of the rows ranks of quantiles may be off without another scan; 0.001 if left out.",
+        ),
+    ] = "0.001",
 ) -> Run:
     """Fit a Preprocess on the rows, and save it."""
-    return _later("fit", spec=spec, out=out, dtype=dtype)
+    return _later("fit", spec=spec, out=out, dtype=dtype, quantiles=quantiles)
 
 
 for command in (schema, stats, fit, describe, plan, head, verify, bench, index):

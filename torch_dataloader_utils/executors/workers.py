@@ -45,7 +45,7 @@ class Workers:
         self,
         tasks: Sequence[Sequence[Task]],
         at_once: bool = True,
-        needed: Sequence[Sequence[tuple[int, float]]] = (),
+        needed: Sequence[Sequence[float]] = (),
     ) -> Driver:
         """A driver of these tasks, by shard.
 

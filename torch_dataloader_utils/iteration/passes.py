@@ -22,6 +22,7 @@ from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.executors.workers import Workers
+from torch_dataloader_utils.iteration.failed_rows import FailedRows
 from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
@@ -35,6 +36,7 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.progress import Progress
+from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.agreement import joint_step
 from torch_dataloader_utils.sources.skipped import skipped_counts
@@ -399,8 +401,30 @@ class Passes:
         self.inherited = False
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
-        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, self.hooks, clock)
+        report = FailedRows(self.hooks, position.epoch, most_failed(self.source.scan))
+        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, report, clock)
         begun.shown = self._show(begun)
+        return begun
+
+    def apart(self, form: BatchMaker) -> Pass:
+        """The live or next epoch from its beginning, beside the passes: read in the calling thread, counted by nothing.
+
+        With even="sync", it has all batches of this rank: asking the others would be a collective.
+
+        Args:
+            form: makes its batches of rows; they are neither collated nor sent to a device.
+        """
+        position, options = EpochPosition(self.epoch), self.options
+        plan, sync = self._plan_at(position), options.shard.even == "sync"
+        steps = None if sync else self._steps_at(position, lambda: plan)
+        cutter = replace(self._cutter(plan, steps), maker=options.features.batches(form), sent=False, collate=None)
+        if sync:
+            cutter = replace(cutter, ended=lambda batches, taken: batches)
+        workers = Workers(self.source.scan, self.source.by_key, replace(options.worker, num_workers=0))
+        meter = Meter()
+        begun = Pass(position, partial(self._lap, position, plan), steps, cutter, workers, Hooks(), PassClock(meter))
+        shape, ranks = plan_options(options), self.planner.world.num_ranks
+        begun.shown = PassProgress(begun, Progress(interval=inf), shape, ranks, meter, self.source.unit.plural)
         return begun
 
     def _show(self, begun: Pass) -> PassProgress:
@@ -462,12 +486,15 @@ class Passes:
             planner.warn_of_uneven_steps(position.epoch)
         return plan
 
+    def form(self) -> BatchMaker:
+        """Makes batches of rows, in memory of its own."""
+        options, source, pin = self.options, self.source, self.options.worker.pin_memory
+        return make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
+
     @cached_property
     def _maker(self) -> BatchMaker:
         """Kept across passes, with the memory it recycles."""
-        options, source, pin = self.options, self.source, self.options.worker.pin_memory
-        form = make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
-        return options.features.batches(form)
+        return self.options.features.batches(self.form())
 
     @cached_property
     def target(self) -> Target | None:

@@ -29,7 +29,17 @@ from torch_dataloader_utils.preprocess.spec import (
     read_in,
 )
 from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode
-from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, Cross, DateParts, IdTransform, Impute, Keep
+from torch_dataloader_utils.preprocess.transforms import (
+    ERROR,
+    HELD,
+    Categorize,
+    Cross,
+    DateParts,
+    IdTransform,
+    Impute,
+    Keep,
+    QuantileTransform,
+)
 from torch_dataloader_utils.printing import listed, plural, shown
 from torch_dataloader_utils.units import parse_bytes
 from torch_dataloader_utils.values import one_of
@@ -112,7 +122,9 @@ class Preprocess(DeclaredTransform):
 
     # Fitting.
 
-    def scan(self, schema: pa.Schema, *, memory: int | str = _MEMORY) -> FitScan:
+    def scan(
+        self, schema: pa.Schema, *, memory: int | str = _MEMORY, quantiles: float | Literal["exact"] = 0.001
+    ) -> FitScan:
         """The first scan of rows of this schema, for a fit that another program runs, such as Spark or Ray.
 
         Each task counts some of the rows in a `part`, all parts are merged, and what they counted is learned:
@@ -129,12 +141,14 @@ class Preprocess(DeclaredTransform):
         Args:
             schema: of the rows.
             memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
+            quantiles: as of `fit`.
 
         Raises:
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a transform does not work on a column's type.
         """
         from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
+        from torch_dataloader_utils.preprocess.refinement import Accuracy
         from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
 
         if not self._entries:
@@ -145,14 +159,14 @@ class Preprocess(DeclaredTransform):
         columns = list(types_by_name(schema, named_in(self._entries)))
         found = types_by_name(schema, read_in(self._entries))
         words = {name: words_of(type_) for name, type_ in found.items()}
-        limit = parse_bytes(memory, "memory")
+        limit, accuracy = parse_bytes(memory, "memory"), Accuracy.of(quantiles)
         learning = []
         for output in outputs_of(self._entries, columns, words, self._others):
             types = known_types(output, found)
             kinds = [kind_of(type_) for type_ in types]
             check_kinds(output, kinds[: len(output.columns)])
             check_target(output, kinds[len(output.columns) :])
-            learning.append(Learning(output, types, limit))
+            learning.append(Learning(output, types, limit, accuracy))
         return FitScan(learning)
 
     def learned(self, scan: FitScan) -> Self:
@@ -171,11 +185,12 @@ class Preprocess(DeclaredTransform):
         self._fit = _Fit(outputs, scan.rows, self._dtype)
         return self
 
-    def scans(self, source: Any, **options: Any) -> Scans:
+    def scans(self, source: Any, *, quantiles: float | Literal["exact"] = 0.001, **options: Any) -> Scans:
         """How often a fit reads the rows, at most, and why; reads no rows.
 
         Args:
             source: as of `fit`, or an Arrow schema.
+            quantiles: as of `fit`.
             **options: as of `fit`.
 
         Raises:
@@ -184,18 +199,20 @@ class Preprocess(DeclaredTransform):
         """
         import pyarrow as pa
 
+        from torch_dataloader_utils.preprocess.refinement import Accuracy
         from torch_dataloader_utils.preprocess.scans import scans_of
         from torch_dataloader_utils.preprocess.sources import options_of_rows, rows_of
 
         known = isinstance(source, pa.Schema)
         schema = source if known else rows_of(source, options_of_rows(source, options), "scans").schema
-        return scans_of([output.output for output in self.scan(schema).outputs])
+        return scans_of([output.output for output in self.scan(schema).outputs], Accuracy.of(quantiles))
 
     def fit(
         self,
         source: Any,
         *,
         memory: int | str = _MEMORY,
+        quantiles: float | Literal["exact"] = 0.001,
         show_progress: bool | Literal["all"] = False,
         **options: Any,
     ) -> Self:
@@ -211,6 +228,8 @@ class Preprocess(DeclaredTransform):
             source: as of `stream`; or a loader or dataset, with its filters, subset and snapshot; or an Arrow table, or
                 a pandas or polars DataFrame.
             memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
+            quantiles: by which share of the rows the rank of a quantile may be off without another scan of its column;
+                1: there is none. "exact": as many scans as it takes to find the exact ones, which `scans` limits.
             show_progress: whether to show a bar; "all": on all ranks.
             **options: keywords of `stream` that say which rows are read, such as `filters` or `subset`; `num_ranks`,
                 `rank`, `ranks`: which processes share the rows; `timeout`: seconds to wait for the others.
@@ -224,7 +243,7 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.fitting import fit
 
-        first = partial(self.scan, memory=memory)
+        first = partial(self.scan, memory=memory, quantiles=quantiles)
         scan, read = fit(first, source, {**options, "show_progress": show_progress})
         self.learned(scan)
         if self._fitted.encodes_targets:
@@ -262,9 +281,22 @@ class Preprocess(DeclaredTransform):
         found: dict[str, list[Any]] = {}
         for fitted in self._of(output).fitted:
             for name, value in fitted.items():
-                if name not in (*HELD, "null"):
+                if name not in (*HELD, ERROR, "null"):
                     found.setdefault(name, []).append(value)
         return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+    def quantile_errors(self) -> dict[str, float | None]:
+        """How far the ranks of learned quantiles may be off, as a share of the rows, by output that learned some.
+
+        0.0: they are those that `np.quantile` finds. None: not known, as it was not saved with them.
+        """
+        found: dict[str, float | None] = {}
+        for each in self._fitted.outputs:
+            for link, fitted in zip(each.output.chain, each.fitted, strict=True):
+                if isinstance(link, QuantileTransform) and link.shares:
+                    known, error = found.get(each.output.name, 0.0), fitted.get(ERROR)
+                    found[each.output.name] = None if known is None or error is None else max(known, error)
+        return found
 
     def vocabulary(self, output: str) -> list[Any]:
         """The values of an output of categories, in the order of their ids; None stands for null, if that is one.

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.hashing import U64
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.chains import (
@@ -40,12 +41,14 @@ from torch_dataloader_utils.preprocess.columns import (
 from torch_dataloader_utils.preprocess.counts import ValueCounts, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.own import OwnTransform, finished
+from torch_dataloader_utils.preprocess.refinement import CLOSE, Accuracy, Refinement, joined
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
-from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
+from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted, after
 from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.target_sums import TargetSums
 from torch_dataloader_utils.preprocess.transforms import (
+    ERROR,
     F64,
     Bucketize,
     Categorize,
@@ -59,6 +62,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     Links,
     Log1p,
     NumberTransform,
+    QuantileTransform,
 )
 from torch_dataloader_utils.printing import listed
 
@@ -68,15 +72,20 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 class Learning:
     """How far the links of one output have learned, and what the present scan counts for the next of them."""
 
-    def __init__(self, output: OutputSpec, types: Sequence[pa.DataType], memory: int) -> None:
-        self.output, self._memory = output, memory
+    def __init__(
+        self, output: OutputSpec, types: Sequence[pa.DataType], memory: int, accuracy: Accuracy = CLOSE
+    ) -> None:
+        self.output, self._memory, self.accuracy = output, memory, accuracy
         self.types = tuple(types)  # of the columns that it is fitted on
         self.learned: list[Fitted] = []
         self.numbers: NumberStatistics | None = None
+        self.refinement: Refinement | None = None  # of `numbers`, which stay, for exacter quantiles
+        self._refined: tuple[Refinement, ...] = ()  # those of scans before
         self.counts: ValueCounts | None = None
         self.targets: TargetSums | None = None
         self.own: list[Any] | None = None  # what an `OwnTransform` has counted: nothing yet, or one value
         self.remarks: set[Remark] = set()
+        self._first = 0  # the link for which the present scan counts
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
         self._check_imputed()
         self._learn()
@@ -106,8 +115,11 @@ class Learning:
 
     def begin(self) -> None:
         """Count nothing yet, for a new scan."""
-        needs = wanted(self.output.chain, len(self.learned))
-        if self.output.numeric:
+        self._first = len(self.learned)
+        needs = wanted(self.output.chain, self._first)
+        if self.refinement is not None:
+            self.refinement = Refinement(self.refinement.ranges)
+        elif self.output.numeric:
             self.numbers = NumberStatistics.none(needs)
         if "counts" in needs:
             first = next(link for link in self._pending if "counts" in link.needs)
@@ -155,8 +167,9 @@ class Learning:
         self._look_below(view)
         x = np.empty(len(view))
         computed(self.links, view, x)
-        assert self.numbers is not None
-        self.numbers.add(x)
+        counting = self.refinement or self.numbers
+        assert counting is not None
+        counting.add(x)
         self._count(as_arrow(x), arrays[1:])
 
     def _count(self, values: pa.Array, more: Sequence[pa.Array]) -> None:
@@ -193,7 +206,9 @@ class Learning:
     def merge(self, other: Learning) -> None:
         """Count what the other has counted, too."""
         self.remarks |= other.remarks
-        if self.numbers is not None and other.numbers is not None:
+        if self.refinement is not None and other.refinement is not None:
+            self.refinement.merge(other.refinement)
+        elif self.numbers is not None and other.numbers is not None:
             self.numbers.merge(other.numbers)
         if self.counts is not None and other.counts is not None:
             self.counts.merge(other.counts)
@@ -221,11 +236,66 @@ class Learning:
         made.counts, made.learned, made.remarks = None, [*self.learned], {*self.remarks}
         return made
 
+    def part(self) -> Learning:
+        """The same, of no rows yet, without what was counted before."""
+        made = self.without_values()
+        made.numbers, made._refined = None, ()
+        made.begin()
+        return made
+
     def finish(self) -> None:
-        """Let as many links learn as what was counted allows."""
-        self._learn()
+        """Let as many links learn as what was counted allows, or find out what to count again for their quantiles."""
+        if self.refinement is not None:
+            self._refined, self.refinement = (*self._refined, self.refinement), None
+        ranges = self._in_doubt()
+        if len(ranges):
+            self.refinement = Refinement(ranges)
+        else:
+            self._learn()
+            self.numbers, self._refined = None, ()
         self.close()
-        self.numbers = self.counts = self.targets = self.own = None
+        self.counts = self.targets = self.own = None
+
+    def _known_numbers(self) -> NumberStatistics | None:
+        """What was counted of the numbers, by all scans since a link has learned."""
+        numbers = self.numbers
+        for each in self._refined:
+            assert numbers is not None
+            try:
+                numbers = numbers.refined(each.ranges, each.grid)
+            except ValueError as error:
+                raise OptionError(
+                    f"{self.output.where}: a scan has counted other rows than the one before: give each scan all rows, "
+                    "each once."
+                ) from error
+        return numbers
+
+    def _in_doubt(self) -> U64:
+        """The ranges of numbers that another scan is to count, so that quantiles are known: none, if they are."""
+        numbers, found, worst = self._known_numbers(), [], 0.0
+        if numbers is None or len(self._refined) == self.accuracy.scans:
+            return joined([])
+        for place, link in enumerate(self._pending, self._first):
+            if isinstance(link, QuantileTransform):
+                cells = link.in_doubt(numbers)
+                found.append(numbers.ranges(cells))
+                worst = max(worst, numbers.error(cells))
+            try:
+                numbers = after(numbers, link, self._estimated(place, numbers))
+            except Uncounted:
+                break
+        return joined(found if worst > self.accuracy.error else [])
+
+    def _estimated(self, place: int, numbers: NumberStatistics) -> Fitted:
+        """About what a link will learn of numbers: where values lie among cells, it is the same."""
+        link = self.output.chain[place]
+        if not link.needs:
+            return {}
+        if isinstance(link, Impute) and link.strategy == "most_frequent":
+            return {"value": self._most_frequent(place)}
+        if isinstance(link, (NumberTransform, QuantileTransform)):
+            return link.learn(numbers)
+        raise Uncounted
 
     def close(self) -> None:
         """Remove the temporary files, if there are some."""
@@ -233,7 +303,7 @@ class Learning:
             self.counts.close()
 
     def _learn(self) -> None:
-        numbers = self.numbers
+        numbers = self._known_numbers()
         for link in self.output.chain[len(self.learned) :]:
             try:
                 fitted = self._of_link(link, numbers)
@@ -261,7 +331,7 @@ class Learning:
                 raise Uncounted
             return self.targets.learned(self.output.name)
         if isinstance(link, Impute):
-            return {"value": self._imputed(link, numbers)}
+            return self._imputed(link, numbers)
         if isinstance(link, Keep):
             if self.counts is None:
                 raise Uncounted
@@ -270,10 +340,19 @@ class Learning:
             return self._vocabulary(link.of if isinstance(link, Cross) else link)
         if numbers is None:
             raise Uncounted
-        assert isinstance(link, (NumberTransform, Bucketize))
-        fitted = link.learn(numbers)
         self._remark(numbers, placed=isinstance(link, (Clip, Bucketize)))
-        return fitted
+        return self._of_numbers(link, numbers)
+
+    def _of_numbers(self, link: ColumnTransform, numbers: NumberStatistics) -> Fitted:
+        """What a link learns of numbers, with how far its quantiles may be off."""
+        assert isinstance(link, (NumberTransform, QuantileTransform))
+        fitted = link.learn(numbers)
+        if not isinstance(link, QuantileTransform) or not link.shares:
+            return fitted
+        error = numbers.error(link.in_doubt(numbers))
+        if error > self.accuracy.error:
+            self.remarks.add("rough")
+        return {**fitted, ERROR: error}
 
     def _remark(self, numbers: NumberStatistics, placed: bool = False) -> None:
         """Remark what was learned from; `placed`: infinite numbers become others."""
@@ -307,21 +386,23 @@ class Learning:
         fitted: Fitted = {"vocabulary": Vocabulary.of(values)}
         return fitted if link.nulls == "missing" else {**fitted, "null": 0}
 
-    def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Any:
+    def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Fitted:
         if link.strategy == "most_frequent":
-            found = self._most_frequent()
+            fitted: Fitted = {"value": self._most_frequent(len(self.learned))}
         elif numbers is None:
             raise Uncounted
         else:
-            found = numbers.moments().mean if link.strategy == "mean" else numbers.quantiles([0.5])[0]
+            fitted = self._of_numbers(link, numbers)
         if numbers is not None:
             self._remark(numbers)
         if self.counts is not None and not self._by_bits:
-            self._fill(self.counts, found)
-        return found
+            self._fill(self.counts, fitted["value"])
+        return fitted
 
-    def _most_frequent(self) -> Any:
-        if self.counts is None:
+    def _most_frequent(self, place: int) -> Any:
+        """The most frequent value before a link; zero if there is none."""
+        moved = any(isinstance(link, NumberTransform) for link in self.output.chain[self._first : place])
+        if self.counts is None or moved:  # values were counted before they became others
             raise Uncounted
         found = self.counts.most_frequent()
         if found is None:
@@ -360,29 +441,6 @@ def known_types(output: OutputSpec, types: Mapping[str, pa.DataType]) -> list[pa
     return [*found, target, *by]
 
 
-def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> NumberStatistics:
-    """What is known of the numbers that a link makes."""
-    if isinstance(link, Impute):
-        try:
-            return numbers.imputed(link.number_of(fitted))
-        except Uncounted:
-            return NumberStatistics(None, None)
-    if isinstance(link, NumberTransform):
-        return numbers.mapped(_Applied(link, fitted), link.monotone)
-    return numbers
-
-
-class _Applied:
-    """A link with what it learned, as a function that overwrites numbers."""
-
-    def __init__(self, link: NumberTransform, fitted: Fitted) -> None:
-        self._link, self._fitted = link, fitted
-
-    def __call__(self, x: F64) -> None:
-        with np.errstate(all="ignore"):
-            self._link.apply(x, self._fitted)
-
-
 def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     """What a scan counts before link `first`, so that it and those behind it learn as much as they can."""
     found: set[str] = set()
@@ -397,15 +455,15 @@ def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     return frozenset(found)
 
 
-def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
-    """The most scans that a chain may need, and for each but the first, why."""
+def most_scans(chain: Sequence[ColumnTransform], accuracy: Accuracy) -> tuple[int, list[str]]:
+    """The most scans that a chain may need, and why more than one."""
     scans, why = 0, []
     place = next((i for i, link in enumerate(chain) if link.needs), len(chain))
     while place < len(chain):
         scans += 1
         if scans > 1:
             why.append(f"{chain[place]!r} is fitted on what {chain[place - 1]!r} makes")
-        known, moved = set(wanted(chain, place)), False
+        first, known, moved = place, set(wanted(chain, place)), False
         while place < len(chain) and chain[place].needs <= known:
             link = chain[place]
             if isinstance(link, NumberTransform):
@@ -416,6 +474,9 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
             elif isinstance(link, Impute) and any(each.numeric for each in chain):
                 known -= link.needs & {"counts"}  # of numbers that need not be whole: no categories
             place += 1
+        if again := accuracy.most_scans(chain[first:place]):
+            scans += again
+            why.append(accuracy.why(chain[first:place], again))
     return scans, why
 
 
@@ -502,17 +563,17 @@ class FitScan:
         """A digest of what it counts: only scans of one mark merge."""
         state = blake2b(digest_size=8)
         for output in self.counting.values():
-            known = (output.output, [column_type(type_).text for type_ in output.types], output.learned)
+            types = [column_type(type_).text for type_ in output.types]
+            known = (output.output, types, output.learned, output.accuracy)
             state.update(repr(known).encode("utf-8", "surrogatepass"))
+            state.update(b"" if output.refinement is None else output.refinement.ranges.astype("<u8").tobytes())
         return state.hexdigest()
 
     def part(self) -> FitScan:
         """A scan that has counted nothing, for a part of the rows, and knows only what it needs: small to send."""
         made = copy(self)
         made.rows, made.is_part = 0, True
-        made.outputs = tuple(output.without_values() for output in self.counting.values())
-        for output in made.outputs:
-            output.begin()
+        made.outputs = tuple(output.part() for output in self.counting.values())
         return made
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:
