@@ -118,10 +118,16 @@ def test_no_fit_takes_more_scans_than_said(chain: list[Any], buckets: bool, coun
 
 @pytest.mark.parametrize("first", [[], [Clip(0, 3)]])
 @pytest.mark.parametrize("fill", [Impute("most_frequent"), Impute("median"), Impute(2)])
-def test_scans_for_categories_of_numbers(first: list[Any], fill: Impute) -> None:
-    table = pa.table({"few": pa.array([*range(6), 4, 5, 4, 5, None] * 9)})
+@pytest.mark.parametrize("type_", [pa.int64(), pa.float64()])  # as pandas holds whole numbers with nulls
+def test_scans_for_categories_of_numbers(first: list[Any], fill: Impute, type_: pa.DataType) -> None:
+    table = pa.table({"few": pa.array([*range(6), 4, 5, 4, 5, None] * 9, type_)})
     prep = Preprocess({"few": [*first, fill, Categorize()]})
-    assert merged(prep, table, [3])[1] <= prep.scans(table.schema, **ONE).most
+    found, scans = merged(prep, table, [3])
+    assert scans <= prep.scans(table.schema, **ONE).most
+    assert scans == 1 or first
+    assert isinstance(found._fitted.outputs[0].fitted[-2].get("value", 0.0), float) or type_ == pa.int64()
+    ints = table.set_column(0, "few", table["few"].cast(pa.int64()))
+    assert found.digest == Preprocess({"few": [*first, fill, Categorize()]}).fit(ints).digest
 
 
 @pytest.mark.usefixtures("small_grid")

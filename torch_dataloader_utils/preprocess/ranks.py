@@ -7,7 +7,7 @@ The first process gets all others, too: those that an update goes on from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,19 +63,29 @@ def join(scan: FitScan, sharers: Sharers, gathering: Sharing, mark: str) -> None
         )
     swapping = _swapping(sharers, gathering)
     own = _added_up(scan, swapping, gathering, _rounds(max(size for _, _, size in reports), gathering))
-    with gathering.failing_together():
-        mine = _RankPart(own.learning)
-        for place, values in _values(scan).items():
-            counts = own.counts[place]
-            mine.values[place] = scan.outputs[place].decisive(counts)
-            mine.missing[place] = values.missing
-            for table in mine.values[place]:
-                counts.drop(whole(table.column("value")))
-            mine.others[place] = counts.distinct
-    scan.rows = sum(rows for _, rows, _ in reports)
-    parts = gathering.gathered(mine)
-    _take_over(scan, parts)
-    _complete(scan, parts, own, swapping, gathering)
+    try:
+        with gathering.failing_together():
+            mine = _decisive(scan, own)
+        parts = gathering.gathered(mine)
+        scan.rows = sum(rows for _, rows, _ in reports)
+        _take_over(scan, parts)
+        _complete(scan, parts, own.counts, swapping, gathering)
+    finally:
+        for counts in own.counts.values():
+            counts.close()
+
+
+def _decisive(scan: FitScan, own: _RankSums) -> _RankPart:
+    """Of what this process has added up, what all have to know; only the other values are left."""
+    made = _RankPart(own.learning)
+    for place, values in _values(scan).items():
+        counts = own.counts[place]
+        made.values[place] = scan.outputs[place].decisive(counts)
+        made.missing[place] = values.missing
+        for table in made.values[place]:
+            counts.drop(whole(table.column("value")))
+        made.others[place] = counts.distinct
+    return made
 
 
 def _rounds(size: int, sharing: Sharing) -> int:
@@ -168,22 +178,26 @@ def _take_over(scan: FitScan, parts: Sequence[_RankPart]) -> None:
     scan.outputs = tuple(outputs)
 
 
-def _complete(scan: FitScan, parts: Sequence[_RankPart], own: _RankSums, swapping: Sharing, gathering: Sharing) -> None:
+def _complete(
+    scan: FitScan,
+    parts: Sequence[_RankPart],
+    others: Mapping[int, ValueCounts],
+    swapping: Sharing,
+    gathering: Sharing,
+) -> None:
     """Let the first process have the other values, too. A collective if there are some."""
-    left = {place: sum(part.others[place] for part in parts) for place in own.counts}
-    sizes = gathering.gathered(sum(counts.nbytes for counts in own.counts.values())) if any(left.values()) else []
+    left = {place: sum(part.others[place] for part in parts) for place in others}
+    sizes = gathering.gathered(sum(counts.nbytes for counts in others.values())) if any(left.values()) else []
     rounds = _rounds(sum(sizes), gathering) if sizes else 0
     for number in range(rounds):
         with swapping.failing_together():
             sent = _partitions(gathering.rank, gathering.num_ranks, number, rounds)
-            part = _RankPart(values={place: list(_filled(counts, sent)) for place, counts in own.counts.items()})
+            part = _RankPart(values={place: list(_filled(counts, sent)) for place, counts in others.items()})
         got: Sequence[Any] = swapping.gathered([part, *[_RankPart()] * (gathering.num_ranks - 1)])
         with gathering.failing_together():
-            for each in got:
-                for place, tables in each.values.items():
-                    counts = scan.outputs[place].counts
-                    assert counts is not None
-                    counts.merge(ValueCounts.from_tables(counts.type, tables, memory=counts.memory))
-    for place, counts in own.counts.items():
+            for place, tables in ((place, tables) for each in got for place, tables in each.values.items()):
+                counts = scan.outputs[place].counts
+                assert counts is not None
+                counts.merge(ValueCounts.from_tables(counts.type, tables, memory=counts.memory))
+    for place in others:
         scan.outputs[place].is_whole = gathering.rank == 0 or not left[place]
-        counts.close()

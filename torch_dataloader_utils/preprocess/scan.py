@@ -168,7 +168,9 @@ class Learning:
         before = self._values_before
         if before is None:
             first = next(link for link in self._pending if "counts" in link.needs)
-            floats = self.output.numeric or pt.is_floating(self._value_type)
+            # Of values that get ids, floats must be whole, unless they become others before.
+            ids = is_learned_vocabulary(self.output.chain[-1])
+            floats = self.output.numeric or (pt.is_floating(self._value_type) and not ids)
             self._by_bits = floats and isinstance(first, Impute)
         else:
             self._by_bits = before.by_bits
@@ -555,7 +557,8 @@ class Learning:
         if found is None:
             self.remarks.add("empty")
             return zero_of(self._value_type)
-        return _of_bits(found) if self._by_bits else found
+        found = _of_bits(found) if self._by_bits else found
+        return float(found) if pt.is_floating(self._value_type) else found
 
     def _fill(self, counts: ValueCounts, value: Any) -> None:
         """Count the value in place of missing ones, for the vocabulary of what follows."""
