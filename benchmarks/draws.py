@@ -2,8 +2,8 @@
 
     python benchmarks/draws.py
 
-Processor time, the least of five runs. Then the time of a loader with a transform that returns its rows, without and with
-`random=True`, and with `on_error="skip"`, whose rows carry their places, with and without rows that fail.
+Processor time, the least of five runs. Then the time of a loader with a transform that returns its rows, without and
+with `random=True`, and with `on_error="skip"`, whose rows carry their places, with and without rows that fail.
 """
 
 from __future__ import annotations
