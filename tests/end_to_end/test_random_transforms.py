@@ -24,6 +24,7 @@ from torch_dataloader_utils import (
     combine,
     stream,
 )
+from torch_dataloader_utils.preprocess import Keep, Preprocess, TargetEncode
 
 ROWS, FILES = 40, 3
 
@@ -246,6 +247,36 @@ def test_datasets_of_a_combination_draw_by_its_seed(path: Path) -> None:
     assert both[0] == both[1]
     assert all(len(set(drawn)) == len(drawn) == 2 for drawn in both[0].values())  # a and b draw on their own
     assert not {drawn for each in both[0].values() for drawn in each} & {d for each in both[2].values() for d in each}
+
+
+def test_after_a_preprocess_that_reads_places_itself(tmp_path: Path) -> None:
+    for file in range(2):
+        ids = range(file * 50, file * 50 + 50)
+        table = pa.table({"id": ids, "city": [f"c{row % 3}" for row in ids], "y": [float(row % 7) for row in ids]})
+        pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=10)
+    prep = Preprocess({"city": TargetEncode("y"), "id": Keep()}).fit(stream(tmp_path)).for_training()
+
+    def cities(loader: Any) -> dict[int, float]:
+        return {
+            row: value
+            for batch in loader
+            for row, value, real in zip(
+                batch["id"].tolist(), batch["city"].tolist(), batch.get("valid", batch["id"] >= 0).tolist(), strict=True
+            )
+            if real
+        }
+
+    def fails(rows: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+        if 55 in rows.column("id").to_pylist():
+            raise ValueError("a bad row")
+        return rows.append_column("u", pa.array(rng.random()))
+
+    plain = cities(stream(tmp_path, transform=prep))
+    transform = Transform([prep, fails], random=True, on_error="skip")
+    expected = {row: value for row, value in plain.items() if row != 55}
+    assert cities(stream(tmp_path, transform=transform, shuffle=True)) == expected
+    part = {"source": tmp_path, "transform": transform}
+    assert cities(combine([part, part], num_workers=0, shuffle=True)) == expected
 
 
 def test_rows_of_text_draw_too(tmp_path: Path) -> None:
