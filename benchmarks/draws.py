@@ -2,7 +2,7 @@
 
     python benchmarks/draws.py
 
-Processor time, the least of five runs. Then the time of a loader with a transform that returns its rows, without and with
+Processor time, the least of five runs. Then that of a loader with a transform that returns its rows, without and with
 `random=True`, and with `on_error="skip"`, whose rows carry their places, with and without rows that fail.
 """
 
@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from torch_dataloader_utils import RowErrors, Transform, stream
-from torch_dataloader_utils.transforms import RowGenerator
+from torch_dataloader_utils import RowErrors, RowGenerator, Transform, stream
 
 ROWS = 1 << 20
 FEW = 1000  # rows for which a generator is made

@@ -94,6 +94,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
         SizeBalancedSplitStrategy,
         TargetSizeSplitStrategy,
     )
+    from torch_dataloader_utils.reading.row_generator import RowGenerator
     from torch_dataloader_utils.rows import Rows
     from torch_dataloader_utils.sources.deleted_rows import deletion_vector
     from torch_dataloader_utils.sources.table_files import FileSnapshot, TableFile
@@ -128,6 +129,7 @@ _HOMES = {
     "Padded": "options.lists",
     "PassEvent": "events",
     "RowFailedEvent": "events",
+    "RowGenerator": "reading.row_generator",
     "PlanShape": "planning.options",
     "Processes": "options.workers",
     "RankPlan": "planning.rank_plan",
@@ -219,6 +221,7 @@ __all__ = [
     "RoundRobinSplitStrategy",
     "RowErrors",
     "RowFailedEvent",
+    "RowGenerator",
     "RowRange",
     "Rows",
     "Sample",

@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.transforms.test_images import png
-from torch_dataloader_utils import OptionError, Transform, UnsupportedTypeError, stream
+from torch_dataloader_utils import OptionError, RowGenerator, Transform, UnsupportedTypeError, stream
 from torch_dataloader_utils.transforms import (
     ColumnDropout,
     DecodeImages,
     GaussianNoise,
     RandomCrop,
     RandomFlip,
-    RowGenerator,
 )
 
 SHAPE = (3, 5, 7)

@@ -1,6 +1,5 @@
 """Functions for `transform=`: images to tensors, chats and text to token ids; and random ones, for `random=True`."""
 
-from torch_dataloader_utils.reading.row_generator import RowGenerator
 from torch_dataloader_utils.transforms.augmentation import ColumnDropout, GaussianNoise, RandomCrop, RandomFlip
 from torch_dataloader_utils.transforms.chat.template import ChatTemplate
 from torch_dataloader_utils.transforms.images import DecodeImages
@@ -13,6 +12,5 @@ __all__ = [
     "GaussianNoise",
     "RandomCrop",
     "RandomFlip",
-    "RowGenerator",
     "Tokenize",
 ]
