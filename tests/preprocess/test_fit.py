@@ -35,7 +35,8 @@ from torch_dataloader_utils.preprocess import (
 )
 from torch_dataloader_utils.preprocess.columns import kind_of
 from torch_dataloader_utils.preprocess.grid import Grid
-from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+from torch_dataloader_utils.preprocess.learning import Learning
+from torch_dataloader_utils.preprocess.scan import FitScan
 from torch_dataloader_utils.preprocess.sources import rows_of
 from torch_dataloader_utils.preprocess.spec import OutputSpec
 

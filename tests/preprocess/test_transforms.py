@@ -504,9 +504,9 @@ def test_warnings_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_warning_of_large_vocabularies(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch_dataloader_utils.preprocess import scan
+    from torch_dataloader_utils.preprocess import learning
 
-    monkeypatch.setattr(scan, "LARGE", 10)
+    monkeypatch.setattr(learning, "LARGE", 10)
     with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
         fitted(Categorize(), list(range(10)))
         assert caplog.messages == []

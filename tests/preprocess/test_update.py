@@ -642,7 +642,7 @@ def test_rare_values_are_in_a_temporary_folder_as_long_as_they_may_be_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("torch_dataloader_utils.preprocess.scan.HELD", 1 << 10)
+    monkeypatch.setattr("torch_dataloader_utils.preprocess.learning.HELD", 1 << 10)
     rows = pa.table({"id": np.random.default_rng(0).permutation(50_000), "x": range(50_000)})
     prep = Preprocess({"id": Categorize(min_count=2), "x": Standardize()}).fit(rows)
     assert len(list(tmp_path.iterdir())) == 1

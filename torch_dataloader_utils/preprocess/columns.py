@@ -277,3 +277,11 @@ _CANONICAL = {
     "time": pa.time64("us"),
     "timestamp": pa.timestamp("us"),
 }
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column

@@ -240,7 +240,7 @@ def _array(name: str, values: Any) -> pa.Array:
     """
     import pyarrow as pa
 
-    from torch_dataloader_utils.preprocess.scan import whole
+    from torch_dataloader_utils.preprocess.columns import whole
 
     if not isinstance(values, (pa.Array, pa.ChunkedArray)) and not _has_items(values):
         raise UnsupportedTypeError(

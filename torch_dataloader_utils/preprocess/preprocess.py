@@ -198,7 +198,8 @@ class Preprocess(DeclaredTransform):
 
     def _new_scan(self, schema: pa.Schema, memory: int, accuracy: Accuracy) -> FitScan:
         from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
-        from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
+        from torch_dataloader_utils.preprocess.learning import Learning, known_types
+        from torch_dataloader_utils.preprocess.scan import FitScan
 
         if not self._entries:
             raise OptionError(

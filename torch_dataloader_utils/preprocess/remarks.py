@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from torch_dataloader_utils.printing import listed
 
 if TYPE_CHECKING:
-    from torch_dataloader_utils.preprocess.scan import Learning
+    from torch_dataloader_utils.preprocess.learning import Learning
 
 Remark: TypeAlias = Literal["infinite", "empty", "undefined", "large", "rough"]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.preprocess.columns import type_named
+from torch_dataloader_utils.preprocess.columns import type_named, whole
 from torch_dataloader_utils.preprocess.counted import Counted, CountedValues, as_given, is_learned_vocabulary, unfilled
 from torch_dataloader_utils.preprocess.counts import (
     PARTITIONS,
@@ -25,9 +25,10 @@ from torch_dataloader_utils.preprocess.counts import (
 )
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.grid import Grid
+from torch_dataloader_utils.preprocess.learning import HELD
 from torch_dataloader_utils.preprocess.moments import Moments
 from torch_dataloader_utils.preprocess.own import is_plain
-from torch_dataloader_utils.preprocess.scan import HELD, wanted, whole
+from torch_dataloader_utils.preprocess.scans import wanted
 from torch_dataloader_utils.preprocess.seen import NumberStatistics
 from torch_dataloader_utils.preprocess.transforms import Cross, Impute
 from torch_dataloader_utils.values import whole as whole_number

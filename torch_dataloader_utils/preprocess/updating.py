@@ -13,8 +13,9 @@ from torch_dataloader_utils.preprocess.counted import as_given, known_of
 from torch_dataloader_utils.preprocess.fit_state import FitState
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import other_kind
+from torch_dataloader_utils.preprocess.learning import Learning
 from torch_dataloader_utils.preprocess.refinement import Accuracy
-from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+from torch_dataloader_utils.preprocess.scan import FitScan
 
 
 def update_scan(
