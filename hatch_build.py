@@ -14,8 +14,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from packaging.tags import sys_tags
 
 KERNELS = "torch_dataloader_utils/kernels"
-# An implicit declaration cuts offsets of 64 bits; bytes of files are read as numbers of any width.
-FLAGS = ("-std=c99", "-O3", "-fno-strict-aliasing", "-Werror=implicit-function-declaration", "-shared", "-fPIC")
+# An implicit declaration cuts offsets of 64 bits; bytes of files are read as numbers of any width; a product and a sum
+# that are rounded together have other bits than numpy's.
+FLAGS = (
+    *("-std=c99", "-O3", "-fno-strict-aliasing", "-ffp-contract=off", "-Werror=implicit-function-declaration"),
+    *("-shared", "-fPIC"),
+)
 
 
 class CompiledKernels(BuildHookInterface[Any]):

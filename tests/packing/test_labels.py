@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.packing.helpers import LENGTH, documents, make, write_documents
 from tests.resume.helpers import batches, pass_with_states
-from torch_dataloader_utils import ColumnNotFoundError, OptionError, Pack
+from torch_dataloader_utils import ColumnNotFoundError, OptionError, Pack, combine
 
 LENGTHS = np.random.default_rng(1).integers(0, 24, 50).tolist()
 METHODS: Any = pytest.mark.parametrize("method", ["best_fit", "wrap"])
@@ -198,3 +198,17 @@ def test_what_cannot_work_is_an_error_at_construction(
         make(data, pack=pack, **options)
     for remedy in getattr(caught.value, "remedies", ()):
         assert list(make(data, **remedy.applied({"pack": pack, **options})))
+
+
+def test_a_weighted_mix_of_sequences_has_labels_and_keys_of_models(tokens: str) -> None:
+    given = {"num_ranks": 1, "rank": 0, "num_workers": 0, "batch_size": 3, "tokens_per_epoch": 12 * LENGTH}
+    pack = Pack(LENGTH, method="wrap", labels="input_ids")
+    found = [
+        list(combine([tokens, tokens], weights=[1, 2], pack=pack.replace(keys=keys), **given)) for keys in (None, "hf")
+    ]
+    for ours, theirs in zip(*found, strict=True):
+        inside = ours["position_ids"] > 0
+        assert torch.equal(ours["labels"], torch.where(inside, ours["input_ids"].long(), -100))
+        assert torch.equal(ours["labels"], theirs["labels"])
+        assert list(theirs) == ["input_ids", "labels", *HF]
+    assert len(found[0]) == 4

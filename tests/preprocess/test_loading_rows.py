@@ -14,7 +14,20 @@ import torch
 import torch_dataloader_utils as tdu
 from tests.preprocess.tables import SPEC, mixed_table
 from torch_dataloader_utils.errors import CheckpointMismatchError, ColumnNotFoundError, OptionError
-from torch_dataloader_utils.preprocess import Bucketize, Categorize, Cross, Hash, Impute, Keep, Preprocess, Standardize
+from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.options.transform import DeclaredTransform
+from torch_dataloader_utils.preprocess import (
+    Bucketize,
+    Categorize,
+    Cross,
+    DateParts,
+    Hash,
+    Impute,
+    Keep,
+    OwnTransform,
+    Preprocess,
+    Standardize,
+)
 from torch_dataloader_utils.reading.encoded import read_encoded
 
 ROWS = 600
@@ -228,3 +241,65 @@ def test_which_columns_are_dictionaries(path: str) -> None:
     assert encoded({("city", "country"): Cross(Hash(9))}) == {"city", "country"}
     assert encoded({"city": {"a": Categorize(), "b": Keep()}}) == frozenset()
     assert encoded({"city": Categorize()}, filters=[("city", "!=", "Oslo")]) == frozenset()
+
+
+class Doubled(DeclaredTransform):
+    """Makes two columns, of which one is declared to be new memory."""
+
+    def __init__(self) -> None:
+        self.memory: list[np.ndarray] = []
+
+    reads = ("user",)
+    mark = "doubled"
+    made = ("new",)
+
+    def __call__(self, rows: Any) -> Any:
+        new, kept = np.asarray(rows["user"]) * 2, np.asarray(rows["user"]) * 2
+        self.memory += [new, kept]
+        return pa.record_batch({"new": as_arrow(new), "kept": as_arrow(kept), "user": rows["user"]})
+
+
+def test_batches_are_views_of_new_memory_alone(path: str) -> None:
+    doubled = Doubled()
+    loader = tdu.stream(path, transform=doubled, batch_size=50, num_workers=0, output_format="numpy")
+    batches = list(loader)
+    assert doubled.memory
+    for name, views in (("new", True), ("kept", False)):
+        assert {any(np.shares_memory(batch[name], own) for own in doubled.memory) for batch in batches} == {views}
+        assert np.concatenate([batch[name] for batch in batches]).tolist() == [2 * n for n in TABLE["user"].to_pylist()]
+    assert all((batch["new"] == 2 * batch["user"]).all() for batch in batches)
+
+
+def test_what_is_declared_to_be_new_memory() -> None:
+    spec = {
+        "age": {"scaled": Standardize(), "bucket": [Impute("mean", indicator=True), Bucketize([30])], "kept": Keep()},
+        "hour": {"filled": Impute(0, indicator=True), "parts": Impute("median"), "id": Categorize(), "own": Same()},
+        "when": DateParts("hour", "day"),
+        "tags": Hash(9),
+    }
+    made = ["scaled", "bucket", "bucket_missing", "parts", "id", "when_hour", "when_day", "tags"]
+    assert Preprocess(spec).fit(TABLE).frozen().made == made
+
+
+class Same(OwnTransform):
+    def apply(self, values: pa.Array, learned: Any) -> pa.Array:
+        return values
+
+    def output(self, type: pa.DataType) -> pa.DataType:
+        return type
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_is_overwritten_changes_no_other(path: str, workers: int) -> None:
+    spec = {
+        "age": {"a": Standardize(), "b": Standardize(), "kept": Keep(), "filled": Impute(0.0), "same": Same()},
+        "user": {"id": Categorize(), "again": Categorize(), "hash": Hash(50)},
+        "row": Keep(),
+    }
+    prep = Preprocess(spec).fit(TABLE)
+    loader = tdu.stream(path, transform=prep, batch_size=64, num_workers=workers, dtypes={"hash": "int32"})
+    wanted = [{name: values.clone() for name, values in batch.items()} for batch in loader]
+    for batch, expected in zip(loader, wanted, strict=True):
+        for name in list(batch):
+            assert torch.equal(batch[name].nan_to_num(-1.0), expected[name].nan_to_num(-1.0)), name
+            batch[name].fill_(77)

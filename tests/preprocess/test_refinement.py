@@ -268,6 +268,25 @@ def test_what_remains_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.usefixtures("few_cells")
+@pytest.mark.parametrize("quantiles", [0.001, "exact"])
+def test_an_update_that_would_count_again_says_so(quantiles: Any, tmp_path: Path) -> None:
+    """It has no rows of before; the bound of one scan is exact again, as if there had been no other."""
+    rng = np.random.default_rng(0)
+    few, many = pa.table({"x": [1.0, 2.0, 3.0]}), pa.table({"x": rng.normal(size=300)})
+    prep = Preprocess({"x": Robust()}).fit(many, quantiles=quantiles)
+    prep.save(tmp_path / "prep.json")
+    before, one = learned(prep), Preprocess({"x": Robust()}).fit([many, few], quantiles=1)
+    for each in (prep, Preprocess.load(tmp_path / "prep.json")):
+        with pytest.raises(OptionError, match=r"ranks of quantiles may be off.* or take .* with quantiles=1"):
+            each.fit(few, update=True, quantiles=quantiles)
+        assert learned(each) == before
+        assert learned(each.fit(few, update=True, quantiles=1)) == learned(one) != before
+        assert learned(each.fit(few, update="ids", quantiles=quantiles)) == learned(one)
+    grown = Preprocess({"x": Robust()}).fit(few, quantiles=quantiles).fit(few, update=True, quantiles=quantiles)
+    assert learned(grown) == learned(Preprocess({"x": Robust()}).fit([few, few]))
+
+
+@pytest.mark.usefixtures("few_cells")
 def test_a_part_is_small() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Grid, "limit", 4096)

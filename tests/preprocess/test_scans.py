@@ -137,6 +137,9 @@ def test_a_second_scan_is_said_and_explained(tmp_path: Path) -> None:
     assert Preprocess({"x": Keep()}).scans(rows().schema).most == 0
     behind_a_fill = Preprocess({"x": [Clip(quantiles=(0.1, 0.9)), Impute("median"), Robust()]})
     assert merged(behind_a_fill, rows(), [])[1] == behind_a_fill.scans(rows().schema, **ONE).most == 2
+    for last, name in ((Bucketize(quantiles=3), "bounds"), (Clip(quantiles=(0.2, 0.8)), "low")):
+        made, scans = merged(Preprocess({"x": [Clip(quantiles=(0.1, 0.9)), Impute("median"), last]}), rows(), [])
+        assert (scans, len(made.parameters("x")[name])) == (2, 2)  # not as if there were no numbers behind the fill
     assert repr(Preprocess({"x": Standardize()}).scans(rows().schema)) == "<at most 1 scan\n  1: x>"
     target = Preprocess({"text": [Impute("most_frequent"), TargetEncode("x", by="few")]})
     assert merged(target, rows(), [])[1] == target.scans(rows().schema).most == 2

@@ -82,6 +82,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "checkpoint/state_dict:_of_workers",
         "cli/data:_built",
         "cli/data:_options",
+        "cli/fit:_begun",
         "cli/stats:run",
         "convert/elements:_multiplied",
         "convert/ids:__init__",

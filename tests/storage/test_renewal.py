@@ -42,13 +42,13 @@ class Office:
 
     def __init__(self) -> None:
         self.given: list[str] = []
-        self.open = True
+        self.open, self.lasts = True, 100.0
 
     def __call__(self) -> tuple[str, float | None]:
         if not self.open:
             raise CatalogError("closed")
         self.given.append(["second", "third", "fourth"][len(self.given)])
-        return self.given[-1], time.time() + 100
+        return self.given[-1], time.time() + self.lasts
 
 
 def test_half_of_the_time_is_used(clock: Clock) -> None:
@@ -102,6 +102,16 @@ def test_a_catalog_that_does_not_answer_is_asked_later(clock: Clock) -> None:
     clock(200)
     with pytest.raises(BatchTimeoutError):
         renewal.latest("first")
+
+
+def test_new_credentials_that_have_expired_already_are_used(clock: Clock) -> None:
+    """A clock is wrong: this process does not ask again for each request, but if the store refuses them."""
+    renewal = Renewal(office := Office(), 1.0)
+    office.lasts = -5.0
+    clock(1000)
+    assert [renewal.latest("first") for _ in range(3)] == ["second"] * 3
+    assert renewal.instead_of("second", "first") == "third"
+    assert office.given == ["second", "third"]
 
 
 def test_what_was_refused_is_replaced_once(clock: Clock) -> None:
@@ -259,6 +269,13 @@ def test_an_error_of_the_catalog_is_raised_where_it_was_asked_for(raised: Except
     with pytest.raises(kind, match=str(raised)):
         worker.ask(renewal.key, 0)
     assert worker.ask(renewal.key, 0) == Issued(1, None, "1")
+
+
+def test_what_cannot_be_sent_is_an_error_where_it_was_asked_for(lines: Any) -> None:
+    renewal, worker = Renewal(lambda: (threading.Lock(), None), None), lines()
+    lines.open()
+    with pytest.raises(CatalogError, match="cannot pickle"):
+        worker.ask(renewal.key, 0)
 
 
 def test_a_loader_or_a_process_that_has_gone_is_an_error(lines: Any) -> None:

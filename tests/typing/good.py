@@ -8,6 +8,7 @@ from typing import Any, Literal, assert_type
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from pyiceberg.catalog import load_catalog
 from torch.distributed.device_mesh import init_device_mesh
 
 from torch_dataloader_utils import (
@@ -19,6 +20,7 @@ from torch_dataloader_utils import (
     Files,
     Fill,
     Hive,
+    Iceberg,
     IcebergDataset,
     Mesh,
     Order,
@@ -109,6 +111,8 @@ events, table_dataset = IcebergDataset.create_dataloader(
     "analytics.events", catalog_config={"type": "rest"}, as_of=datetime(2026, 1, 1, tzinfo=UTC), even="pad"
 )
 snapshot: SnapshotInfo | None = table_dataset.snapshot
+IcebergDataset.create_dataloader("analytics.events", catalog_config="prod")
+Iceberg("analytics.events", catalog=load_catalog("prod"))
 table_dataset.advance()
 
 

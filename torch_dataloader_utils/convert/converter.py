@@ -21,13 +21,7 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory
 from torch_dataloader_utils.convert.elements import Element
 from torch_dataloader_utils.convert.leaves import ListLeaf, ObjectsLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.meaning import Meaning
-from torch_dataloader_utils.convert.plan import (
-    ColumnPlan,
-    Jagged,
-    checked_jagged,
-    column_plans,
-    without_null_lists,
-)
+from torch_dataloader_utils.convert.plan import ColumnPlan, Jagged, checked_jagged, column_plans, without_null_lists
 from torch_dataloader_utils.convert.stacks import check_stack, stacked, stacked_keys
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import ColumnNotFoundError, NullValueError, OptionError, SchemaMismatchError

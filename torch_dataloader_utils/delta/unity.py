@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -86,7 +87,8 @@ class UnityTable:
         """
         if self.renewal is not None:
             issued = self.renewal.current()
-            if issued.expires_at is None:  # nobody knows whether they are still valid, and deltalake cannot ask
+            # If it is not certain that they are still valid: deltalake cannot ask.
+            if issued.expires_at is None or issued.expires_at <= time.time():
                 self.renewal.after(issued.number)
         return self.options
 

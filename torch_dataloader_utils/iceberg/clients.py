@@ -55,7 +55,7 @@ def load_credentials(catalog: Any, identifier: Identifier) -> tuple[Vended, ...]
     """
 
     def ask(client: Catalog) -> tuple[Vended, ...]:
-        load = getattr(client, "load_credentials", None)
+        load = getattr(client, "load_credentials", None)  # of pyiceberg 0.12 and later
         if load is None:
             return ()
         try:
@@ -63,11 +63,17 @@ def load_credentials(catalog: Any, identifier: Identifier) -> tuple[Vended, ...]
         except NotImplementedError:  # the catalog's configuration does not list this request
             return ()
 
-    return _answer(catalog, identifier, ask)
+    given = isinstance(catalog, Catalog)
+    rest = isinstance(catalog, RestCatalog) if given else _is_rest(_described(catalog, _text(identifier))[1])
+    return _answer(catalog, identifier, ask) if rest else ()
+
+
+def _text(identifier: Identifier) -> str:
+    return identifier if isinstance(identifier, str) else ".".join(identifier)
 
 
 def _answer(catalog: Any, identifier: Identifier, ask: Callable[[Catalog], T]) -> T:
-    table = identifier if isinstance(identifier, str) else ".".join(identifier)
+    table = _text(identifier)
 
     def limited(call: Callable[[], T]) -> T:
         return answered(call, limit(), f"table {table!r}", "catalog")

@@ -8,12 +8,7 @@ from typing import Any, Literal
 
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
-from torch_dataloader_utils.errors import (
-    CheckpointMismatchError,
-    CountsRequiredError,
-    OptionError,
-    SnapshotError,
-)
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, OptionError, SnapshotError
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.options import Delta, Iceberg, Options

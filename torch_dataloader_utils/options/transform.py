@@ -47,9 +47,19 @@ class DeclaredTransform:
         return ()
 
     @property
+    def made(self) -> Sequence[str]:
+        """Columns that it has made of new memory, which nothing else refers to: batches may be views of it."""
+        return ()
+
+    @property
     def mark(self) -> str:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError
+
+    @property
+    def grew_from(self) -> Sequence[str]:
+        """The marks of those that it has grown from."""
+        return ()
 
     def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
         """Log what is odd about transforming rows, once for a loader.

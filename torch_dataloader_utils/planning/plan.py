@@ -7,13 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral
 
-from torch_dataloader_utils.errors import (
-    EmptyDatasetError,
-    OptionError,
-    Remedy,
-    ShardingError,
-    use,
-)
+from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, Remedy, ShardingError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Unit, split_of, split_pieces

@@ -18,18 +18,17 @@ from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.kernels.buckets import bucketed
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import (
-    NumberView,
     categories_of,
     elements,
     in_lists,
     naming,
-    numbers_of,
     plain_values,
     scalar_of,
     value_type,
 )
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
 from torch_dataloader_utils.preprocess.hashed import buckets, crossed
+from torch_dataloader_utils.preprocess.numbers import numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, applied
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
@@ -43,44 +42,12 @@ from torch_dataloader_utils.preprocess.transforms import (
     Impute,
     Keep,
     Links,
-    NumberTransform,
+    steps_of,
 )
 from torch_dataloader_utils.preprocess.zones import offsets
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_CHUNK = 8192  # numbers computed at a time: they stay in the processor's cache
-
-
-def computed(links: Links, view: NumberView, out: npt.NDArray[Any], missing: npt.NDArray[Any] | None = None) -> bool:
-    """What the numeric links make of numbers.
-
-    Args:
-        links: of the chain's numeric part, with what they learned.
-        view: the numbers, shape [n].
-        out: shape [n], of any floating dtype; the results are written there.
-        missing: shape [n]; where an `Impute` with an indicator found a number missing, 1 is written there, else 0.
-
-    Returns:
-        Whether a finite number became infinite, which numbers beyond the range of a dtype do.
-    """
-    scratch = np.empty(min(_CHUNK, len(view)))
-    overflows: list[str] = []
-    with np.errstate(all="ignore", over="call", call=lambda kind, _: overflows.append(kind)):
-        for first in range(0, len(view), _CHUNK):
-            x = scratch[: len(view) - first]
-            view.into(x, first)
-            for link, fitted in links:
-                if isinstance(link, NumberTransform):
-                    link.apply(x, fitted)
-                elif isinstance(link, Impute):
-                    absent = np.isnan(x)
-                    if link.indicator and missing is not None:
-                        missing[first : first + len(x)] = absent
-                    x[absent] = link.number_of(fitted)
-            x += 0.0  # what bounds make of -0.0 depends on the processor
-            out[first : first + len(x)] = x
-    return bool(overflows)
 
 
 def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
@@ -152,14 +119,14 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
     last = each.last
     if not each.output.numeric:
         values, absent = filled(each.links, values)
-        found = None if absent is None else absent.astype(each.dtype)
-        return (_ended(each, values) if last.ends else plain_values(values)), found
-    view = numbers_of(values)
-    indicated = any(isinstance(link, Impute) and link.indicator for link in each.output.chain)
-    missing = np.zeros(len(view), each.dtype) if indicated else None
+        missing = None if absent is None else absent.astype(each.dtype)
+        return (_ended(each, values) if last.ends else plain_values(values)), missing
+    view, steps = numbers_of(values), steps_of(each.links)
+    found = np.zeros(len(view), np.uint8) if any(step.indicates for step in steps) else None
     x = np.empty(len(view), np.float64 if last.ends else each.dtype)
-    if computed(each.links, view, x, missing):
+    if view.through(steps, x, found) and view.overflow(steps, x):
         _warn_of_infinities(each.output.where, str(x.dtype))
+    missing = None if found is None else found.astype(each.dtype)
     if isinstance(last, Bucketize):
         return as_arrow(bucketed(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
     return _ended(each, as_arrow(x)) if last.ends else as_arrow(x), missing
@@ -301,15 +268,23 @@ def _part(part: str, array: pa.Array) -> pa.Array:
 
 def crossed_hashes(arrays: Sequence[pa.Array]) -> npt.NDArray[np.uint64]:
     """The hash of each row's values together; null has its own."""
-    return crossed([array_hashes(categories_of(plain_values(array)), floats=True) for array in arrays])
+    return crossed([array_hashes(categories_of(array), floats=True) for array in arrays])
 
 
 def all_missing(arrays: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
     """The rows whose values are all missing."""
     missing = np.ones(len(arrays[0]), np.bool_)
     for array in arrays:
-        missing &= ~np.asarray(plain_values(array).is_valid())
+        missing &= _missing(array)
     return missing
+
+
+def _missing(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which values are null or NaN."""
+    if not pt.is_dictionary(array.type) or len(array.dictionary) > len(array):
+        return ~np.asarray(plain_values(array).is_valid())
+    known: npt.NDArray[np.bool_] = np.append(_missing(array.dictionary), True)
+    return known.take(np.asarray(pc.fill_null(array.indices.cast(pa.int64()), len(array.dictionary))))
 
 
 def _hashed(last: Hash, array: pa.Array) -> I64:

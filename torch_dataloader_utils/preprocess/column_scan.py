@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.preprocess.columns import elements, kind_of, numbers_of, plain_type, value_type
+from torch_dataloader_utils.preprocess.columns import elements, kind_of, plain_type, value_type
 from torch_dataloader_utils.preprocess.counts import ValueCounts
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.least_hashes import LeastHashes
 from torch_dataloader_utils.preprocess.moments import Moments
+from torch_dataloader_utils.preprocess.numbers import numbers_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 

@@ -24,7 +24,8 @@ from torch_dataloader_utils.preprocess.suggestions import remarks_of, spec_of, s
 if TYPE_CHECKING:
     import os
 
-    from torch_dataloader_utils.preprocess.transforms import F64, ColumnTransform
+    from torch_dataloader_utils.preprocess.steps import F64
+from torch_dataloader_utils.preprocess.transforms import ColumnTransform
 
 SHARES = (0.01, 0.25, 0.5, 0.75, 0.99)
 BINS = 24

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
-from torch_dataloader_utils.late_imports import as_arrow, pc
+from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
-from torch_dataloader_utils.preprocess.transforms import F64
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path, type_at
 from torch_dataloader_utils.schemas.merge import is_text, without_views
-
-# The quotient of an integer and a power of ten that are both exact as float64 is rounded once.
-_EXACT_INTEGER = 2**53
-_EXACT_POWER = 22
-_WIDEST = 38  # digits of 128 bits
 
 
 def kind_of(type_: pa.DataType) -> ColumnKind:
@@ -198,87 +190,6 @@ def value_type(type_: pa.DataType) -> pa.DataType:
     type_ = plain_type(type_)
     nested = pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
     return plain_type(type_.value_type) if nested else type_
-
-
-@dataclass(frozen=True, slots=True)
-class NumberView:
-    """Numbers of any type, of which parts are read as float64.
-
-    Attributes:
-        values: shape [n], of any dtype.
-        valid: which are not null, bools [n]; None for all.
-    """
-
-    values: npt.NDArray[Any]
-    valid: npt.NDArray[np.bool_] | None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def into(self, out: F64, first: int) -> None:
-        """Write the numbers from `first` on, as many as `out` has, with NaN for null and 0.0 for -0.0."""
-        last = first + len(out)
-        out[:] = self.values[first:last]
-        if self.valid is not None:
-            out[~self.valid[first:last]] = np.nan
-        out += 0.0
-
-    def all(self) -> F64:
-        """All of them, in memory of their own."""
-        out = np.empty(len(self))
-        self.into(out, 0)
-        return out
-
-
-def numbers_of(array: pa.Array) -> NumberView:
-    """The numbers of an array; decimals are rounded once.
-
-    Raises:
-        UnsupportedTypeError: it holds none.
-    """
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    type_ = array.type
-    if pt.is_dictionary(type_):
-        array = array.dictionary_decode()
-        type_ = array.type
-    if pt.is_null(type_):
-        return NumberView(np.full(len(array), np.nan), None)
-    valid = np.asarray(array.is_valid()) if array.null_count else None
-    if pt.is_boolean(type_):
-        return NumberView(np.asarray(pc.fill_null(array, False)).view(np.uint8), valid)
-    if pt.is_decimal(type_):
-        return NumberView(_of_decimals(array), valid)
-    if not (pt.is_integer(type_) or pt.is_floating(type_)):
-        raise UnsupportedTypeError(f"values of type {type_} are no numbers.")
-    width = type_.bit_width // 8
-    data = array.buffers()[1]
-    if data is None:
-        return NumberView(np.zeros(len(array), type_.to_pandas_dtype()), valid)
-    held = np.frombuffer(data, type_.to_pandas_dtype(), len(array), array.offset * width)
-    return NumberView(held, valid)
-
-
-def _of_decimals(array: pa.Array) -> F64:
-    """The nearest float64 of each decimal; Arrow's own cast may be one off."""
-    type_ = array.type
-    if not len(array):
-        return np.empty(0)
-    if type_.precision > _WIDEST or not 0 <= type_.scale <= _EXACT_POWER:
-        return _one_by_one(array)
-    wide = array.cast(pa.decimal128(type_.precision, type_.scale))
-    words = np.frombuffer(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
-    low = words[:, 0]
-    made = low / np.float64(10**type_.scale)
-    exact = (words[:, 1] == low >> 63) & (low >= -_EXACT_INTEGER) & (low <= _EXACT_INTEGER)
-    if not exact.all():
-        others = np.flatnonzero(~exact)
-        made[others] = _one_by_one(array.take(as_arrow(others)))
-    return made
-
-
-def _one_by_one(decimals: pa.Array) -> F64:
-    return np.array([0.0 if value is None else float(value) for value in decimals.to_pylist()], np.float64)
 
 
 def words_of(type_: pa.DataType) -> list[str]:

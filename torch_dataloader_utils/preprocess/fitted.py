@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch_dataloader_utils.errors import UnknownValueError
 from torch_dataloader_utils.preprocess.hashed import nanoseconds
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
+from torch_dataloader_utils.preprocess.own import OwnTransform
 from torch_dataloader_utils.preprocess.spec import OutputSpec, names_of
 from torch_dataloader_utils.preprocess.transforms import (
     PARTS,
@@ -21,6 +22,7 @@ from torch_dataloader_utils.preprocess.transforms import (
     DateParts,
     Fitted,
     Hash,
+    Keep,
     Links,
 )
 
@@ -147,6 +149,11 @@ class FittedOutput:
     def last(self) -> ColumnTransform:
         """The link that ends the chain."""
         return self.output.chain[-1]
+
+    @property
+    def computed(self) -> bool:
+        """Whether its values are computed: numbers, ids or parts, and none of the column itself."""
+        return (self.output.numeric or self.last.ends) and not isinstance(self.last, (Keep, OwnTransform))
 
     @property
     def kinds(self) -> list[ColumnKind]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.kernels.grid import F64, Cells, cell_counter, ordered, values_of
+from torch_dataloader_utils.kernels.grid import F64, CellCounter, Cells, SortedCells, cell_counter, ordered, values_of
 from torch_dataloader_utils.preprocess.cells import CountedCells
 
 
@@ -26,7 +26,7 @@ class Grid(CountedCells):
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counter = cell_counter(self.limit)
+        self._counter: CellCounter = cell_counter(self.limit)
         self._sorted: Cells | None = None  # those that were read, until more is counted
 
     def cells(self) -> Cells:
@@ -90,6 +90,13 @@ class Grid(CountedCells):
     def _merge(self, cells: Cells) -> None:
         with self._lock:
             self._sorted = None
+            self._counter.merge(cells)
+
+    def compact(self) -> None:
+        """Hold the cells alone, in half the memory; to count more values is slower then."""
+        cells = self.cells()
+        with self._lock:
+            self._counter, self._sorted = SortedCells(self.limit), None
             self._counter.merge(cells)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:

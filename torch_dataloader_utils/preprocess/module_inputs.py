@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
-from torch_dataloader_utils.preprocess.columns import numbers_of, plain_values, value_type
+from torch_dataloader_utils.preprocess.columns import plain_values, value_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import given_arrays, record_batch
+from torch_dataloader_utils.preprocess.numbers import numbers_of
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
     Bucketize,
@@ -179,10 +180,8 @@ def _given(column: str, kind: InputKind, array: pa.Array) -> dict[str, npt.NDArr
     if kind == "hash":
         return {column: array_hashes(array).view(np.int64)}
     if kind == "number":
-        view = numbers_of(array)
-        numbers = view.values.astype(np.float64)
-        if view.valid is not None:
-            numbers[~view.valid] = np.nan
+        numbers = numbers_of(array).values.astype(np.float64)
+        numbers[~np.asarray(array.is_valid())] = np.nan
         return {column: numbers}
     try:
         whole = array.cast(pa.timestamp("us")) if kind == "time" else array

@@ -16,7 +16,8 @@ from torch_dataloader_utils.kernels.grid import values_of
 from torch_dataloader_utils.preprocess.cells import CountedCells, RefinedCells, between, rank_of
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.moments import Moments
-from torch_dataloader_utils.preprocess.transforms import F64, ColumnTransform, Fitted, Impute, NumberTransform
+from torch_dataloader_utils.preprocess.steps import F64
+from torch_dataloader_utils.preprocess.transforms import ColumnTransform, Fitted, Impute, NumberTransform
 
 
 class Uncounted(Exception):
@@ -249,8 +250,9 @@ def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> N
     if isinstance(link, Impute):
         try:
             return numbers.imputed(link.number_of(fitted))
-        except Uncounted:
-            return NumberStatistics(None, None)
+        except Uncounted:  # there are numbers, so what follows does not learn that there are none
+            finite = numbers.finite + numbers.missing
+            return NumberStatistics(None, None, 0, numbers.below, numbers.above, finite, numbers.through)
     if isinstance(link, NumberTransform):
         return numbers.mapped(_Applied(link, fitted), link.monotone)
     return numbers

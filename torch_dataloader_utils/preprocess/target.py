@@ -13,7 +13,8 @@ import numpy.typing as npt
 from torch_dataloader_utils.hashing import U64, name_hash
 from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.preprocess.hashed import buckets
-from torch_dataloader_utils.preprocess.transforms import F64, I64, ColumnTransform
+from torch_dataloader_utils.preprocess.steps import F64
+from torch_dataloader_utils.preprocess.transforms import I64, ColumnTransform
 from torch_dataloader_utils.values import Check, flag, maybe, names, setting, values, whole, word
 
 Whole: TypeAlias = npt.NDArray[np.object_]  # Python's ints, which are exact

@@ -15,18 +15,13 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.preprocess.columns import (
-    categories_of,
-    category_type,
-    kind_of,
-    naming,
-    numbers_of,
-    plain_values,
-)
+from torch_dataloader_utils.preprocess.columns import categories_of, category_type, kind_of, naming, plain_values
 from torch_dataloader_utils.preprocess.counts import counted_type, held, typed
 from torch_dataloader_utils.preprocess.fitted import Vocabulary
+from torch_dataloader_utils.preprocess.numbers import numbers_of
+from torch_dataloader_utils.preprocess.steps import F64
 from torch_dataloader_utils.preprocess.target import TargetEncode, TargetTotals, Whole
-from torch_dataloader_utils.preprocess.transforms import F64, I64, Fitted
+from torch_dataloader_utils.preprocess.transforms import I64, Fitted
 from torch_dataloader_utils.storage.locks import ForkLock
 
 Digits: TypeAlias = dict[int, I64]  # by place: number i is the sum of digits[place][i] << 40 * place

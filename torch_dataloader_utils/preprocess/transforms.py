@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import OptionError
-from torch_dataloader_utils.preprocess.log1p import log1p, one_log1p
+from torch_dataloader_utils.preprocess.log1p import one_log1p
+from torch_dataloader_utils.preprocess.steps import F64, NumberStep
 from torch_dataloader_utils.preprocess.zones import zone_named
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Check, Value, flag, maybe, one_of, setting, values, whole
@@ -25,7 +26,6 @@ from torch_dataloader_utils.values import Check, Value, flag, maybe, one_of, set
 if TYPE_CHECKING:
     from torch_dataloader_utils.preprocess.seen import NumberStatistics
 
-F64: TypeAlias = npt.NDArray[np.float64]
 I64: TypeAlias = npt.NDArray[np.int64]
 Fitted: TypeAlias = Mapping[str, Any]  # what a transform learned: plain values, and a `Vocabulary`
 
@@ -145,9 +145,14 @@ class NumberTransform(ColumnTransform):
         """What it has to know of the numbers that it is fitted on."""
         return {}
 
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
+        """What it does to numbers, shape [n]."""
+        raise NotImplementedError
+
     def apply(self, x: F64, fitted: Fitted) -> None:
         """Overwrite numbers, shape [n], with what they become."""
-        raise NotImplementedError
+        for step in self.steps(fitted):
+            step.apply(x)
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """The same for one number."""
@@ -179,9 +184,9 @@ class Standardize(NumberTransform):
             "std": _width(moments.std(self.ddof)) if self.scale else 1.0,
         }
 
-    def apply(self, x: F64, fitted: Fitted) -> None:
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
         """See `NumberTransform`."""
-        _shift_and_divide(x, fitted["mean"], fitted["std"])
+        return [_part_of(fitted["mean"], fitted["std"])]
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
@@ -215,22 +220,14 @@ class MinMax(NumberTransform):
         moments = seen.moments()
         return {"least": moments.least or 0.0, "greatest": moments.greatest or 0.0}
 
-    def apply(self, x: F64, fitted: Fitted) -> None:
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
         """See `NumberTransform`."""
-        least, width, unit = range_of(fitted["least"], fitted["greatest"])
-        if unit != 1.0:
-            np.multiply(x, unit, out=x)
-        np.subtract(x, least, out=x)
-        np.divide(x, width, out=x)
-        low, high, spread, least_from_high = self.onto()
-        from_high = x >= least_from_high if least_from_high < math.inf else None
-        upper = None if from_high is None else high - spread * (1.0 - x[from_high])
-        np.multiply(x, spread, out=x)
-        np.add(x, low, out=x)
-        if from_high is not None:
-            x[from_high] = upper
-        if self.clip:
-            np.clip(x, low, high, out=x)
+        low, high, spread, from_high = self.onto()
+        made = [
+            NumberStep("part", range_of(fitted["least"], fitted["greatest"])),
+            NumberStep("onto", (spread, low, high, from_high)),
+        ]
+        return [*made, NumberStep("clip", (low, high))] if self.clip else made
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
@@ -278,9 +275,9 @@ class Robust(NumberTransform, QuantileTransform):
         low, median, high = seen.quantiles(self.shares)
         return {"median": median, "range": _width(high - low)}
 
-    def apply(self, x: F64, fitted: Fitted) -> None:
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
         """See `NumberTransform`."""
-        _shift_and_divide(x, fitted["median"], fitted["range"])
+        return [_part_of(fitted["median"], fitted["range"])]
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
@@ -294,15 +291,9 @@ class Log1p(NumberTransform):
 
     monotone = False  # numbers below -1 become NaN
 
-    def apply(self, x: F64, fitted: Fitted) -> None:
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
         """See `NumberTransform`."""
-        if not self.signed:
-            x[:] = log1p(x)
-            return
-        negative = x < 0
-        np.abs(x, out=x)
-        x[:] = log1p(x)
-        np.negative(x, out=x, where=negative)
+        return [NumberStep("signed_log1p" if self.signed else "log1p")]
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
@@ -355,12 +346,9 @@ class Clip(NumberTransform, QuantileTransform):
         low, high = fitted.get("low", self.low), fitted.get("high", self.high)
         return -math.inf if low is None else low + 0.0, math.inf if high is None else high + 0.0
 
-    def apply(self, x: F64, fitted: Fitted) -> None:
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
         """See `NumberTransform`."""
-        low, high = self.bounds_of(fitted)
-        np.maximum(x, low, out=x)
-        np.minimum(x, high, out=x)
-        np.add(x, 0.0, out=x)  # which of 0.0 and -0.0 is the greater depends on the machine
+        return [NumberStep("clip", self.bounds_of(fitted))]
 
     def one(self, fitted: Fitted) -> Callable[[float], float]:
         """See `NumberTransform`."""
@@ -426,6 +414,17 @@ class Impute(QuantileTransform):
     def number_of(self, fitted: Fitted) -> float:
         """The same as a number."""
         return float(self.fill_of(fitted)) + 0.0
+
+    def steps(self, fitted: Fitted) -> list[NumberStep]:
+        """What it does to numbers, shape [n]."""
+        return [NumberStep("fill", (self.number_of(fitted), float(self.indicator)))]
+
+
+def steps_of(links: Links) -> list[NumberStep]:
+    """What the links of a chain, which all compute with numbers, do to them."""
+    return [
+        step for link, fitted in links if isinstance(link, (NumberTransform, Impute)) for step in link.steps(fitted)
+    ]
 
 
 class IdTransform(ColumnTransform):
@@ -650,13 +649,10 @@ def unit_of(center: float, width: float) -> float:
     return 1.0 if max(abs(center), width) < _LARGE else 0.25
 
 
-def _shift_and_divide(x: F64, center: float, width: float) -> None:
-    """Overwrite numbers with (x - center) / width."""
+def _part_of(center: float, width: float) -> NumberStep:
+    """(x - center) / width."""
     unit = unit_of(center, width)
-    if unit != 1.0:
-        np.multiply(x, unit, out=x)
-    np.subtract(x, center * unit, out=x)
-    np.divide(x, width * unit, out=x)
+    return NumberStep("part", (center * unit, width * unit, unit))
 
 
 def _shifted_and_divided(center: float, width: float) -> Callable[[float], float]:

@@ -242,6 +242,10 @@ class Scan(Protocol):
         """What states and ranks compare of transforms; "" if there is nothing to compare."""
 
     @property
+    def marks_before(self) -> Sequence[str]:
+        """What they compared before transforms grew."""
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the rows before they are converted."""
 

@@ -81,6 +81,11 @@ class CombinedScan:
         return ", ".join(marks) if any(marks) else ""
 
     @property
+    def marks_before(self) -> Sequence[str]:
+        """Those of all parts."""
+        return list(dict.fromkeys(mark for scan in self.scans for mark in scan.marks_before))
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the first part; the others have the same keys."""
         schema = self.scans[0].output_schema

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transforms import declared
+from torch_dataloader_utils.schemas.dictionaries import as_dictionaries
 
 
 def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
@@ -27,12 +28,12 @@ def read_encoded(spec: ScanSpec, most: int | None) -> ScanSpec:
     else:
         sizes = {leaf.key: len(leaf.vocabulary or ()) for leaf in spec.converter.codes.values()}
     types = {
-        item.name: pa.dictionary(pa.int32(), item.type)
+        item.name: made
         for item in spec.schema
         # Fields of structs have other names; a filter would not know the dictionary type.
         if item.name in sizes
         and (most is None or sizes[item.name] <= most)
-        and item.type in (pa.string(), pa.binary())
+        and (made := as_dictionaries(item.type)) is not None
         and item.name not in spec.predicate_columns
         and item.name not in spec.partition_names
     }

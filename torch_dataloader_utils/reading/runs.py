@@ -22,6 +22,8 @@ from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_c
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.reading.places import RowOfFile, row_of_file
 from torch_dataloader_utils.schemas.columns import conform, constant
+from torch_dataloader_utils.schemas.dictionaries import numbered
+from torch_dataloader_utils.schemas.merge import without_dictionaries
 from torch_dataloader_utils.storage import usable_cores
 
 if TYPE_CHECKING:
@@ -323,7 +325,7 @@ class RunReader:
         where = f"{file.info.path}: column {item.name!r}"
         if item.name not in self._spec.encoded:
             return conform(column, len(column), item.type, where)
-        return conform(column, len(column), item.type.value_type, where).dictionary_encode()
+        return numbered(conform(column, len(column), without_dictionaries(item.type), where), item.type)
 
     def _reader(self, file: DataFile) -> FileReader:
         path = file.info.path

@@ -21,7 +21,7 @@ from torch_dataloader_utils.reading.failures import Skipping
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.places import PLACE_FIELD, FileKeys, placed
 from torch_dataloader_utils.reading.task_reader import TaskReader
-from torch_dataloader_utils.reading.transforms import marks_of, reads_place
+from torch_dataloader_utils.reading.transforms import marks_before, marks_of, reads_place
 from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
@@ -155,6 +155,11 @@ class ScanSpec:
     def mark(self) -> str:
         """What states and ranks compare of the transform."""
         return marks_of(self.transform)
+
+    @property
+    def marks_before(self) -> Sequence[str]:
+        """The marks that its parts had before they grew."""
+        return marks_before(self.transform)
 
     @property
     def jagged(self) -> Mapping[str, Sequence[str]]:

@@ -22,6 +22,7 @@ from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
+from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.failures import (
     ErrorText,
     TransformFailed,
@@ -31,7 +32,7 @@ from torch_dataloader_utils.reading.failures import (
 )
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.straight import StraightReader
-from torch_dataloader_utils.reading.transforms import TransformCall, transformed
+from torch_dataloader_utils.reading.transforms import TransformCall, made_by, transformed
 from torch_dataloader_utils.reading.windows import (
     Gather,
     Span,
@@ -88,6 +89,7 @@ class TaskReader:
         self._rest = pa.schema([item for item in spec.schema if decisive and item.name not in decisive])
         self._first = pa.schema([item for item in spec.schema if item.name not in self._rest.names])
         self._given = spec.schema if spec.given.equals(spec.schema) else select_columns(spec.schema, spec.given.names)
+        self._new_columns = list(made_by(spec.transform))
         self._straight = StraightReader(spec.converter, self._runs, spec.pool)
         self.windows = WindowReader(spec.converter, self._runs, self._part, self._straight)
 
@@ -132,7 +134,7 @@ class TaskReader:
 
         def taken(tables: list[pa.Table]) -> list[pa.Table]:
             places = places_of(task.pieces, iter(spans_of([table.num_rows for table in tables])))
-            return [joined(tables).take(pa.array(places))]
+            return [without_large_dictionaries(joined(tables), self._spec.encoded).take(pa.array(places))]
 
         return self._read(list(split_pieces(task.pieces)), task.pad, task.epoch, taken)[0]
 
@@ -383,12 +385,19 @@ class TaskReader:
             # It is called per piece, so that each piece's count is known.
             parts = [self._transformed(table, runs, pad)[0] for table in tables]
             counts = [part.num_rows for part in parts]
+            owned |= self._new(parts)
             return self._converted(joined(parts), owned, where).marked(spec.valid_key, not pad), spans_of(counts)
         whole, failed = self._transformed(joined(tables), runs, pad)
+        if failed is None:  # else rows may stand in for others, in the same memory
+            owned |= self._new([whole])
         block = self._converted(whole, owned, where)
         if failed is not None and spec.skipping is not None and not spec.skipping.keeps:
             return replace(block, left_out=failed).marked(spec.valid_key, not pad), spans_of(counts)
         return block.marked(spec.valid_key, not pad, failed), spans_of(counts)
+
+    def _new(self, made: Sequence[pa.Table]) -> frozenset[int]:
+        """The addresses of what a transform has made of new memory, as it declares."""
+        return frozenset(address for table in made for address in addresses(table.select(self._new_columns)))
 
     def _transformed(self, table: pa.Table, runs: Sequence[SegmentRun], pad: bool) -> tuple[pa.Table, Numbers | None]:
         """What the transform makes of rows, and the numbers of those for which it failed; None if there are none.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, Transform
 from torch_dataloader_utils.reading.decoding import joined
+from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.draws import DRAW
 from torch_dataloader_utils.reading.failures import (
     ErrorText,
@@ -89,7 +90,7 @@ def transformed(table: pa.Table, spec: ScanSpec) -> tuple[pa.Table, dict[int, Er
     recorder().enter("transform")
     if not table.num_rows:  # the filter kept none: there is nothing to do, and not every transform can handle 0 rows
         return pa.Table.from_batches([no_rows(spec.output_schema)]), {}
-    call = TransformCall(table, spec)
+    call = TransformCall(without_large_dictionaries(table, spec.encoded), spec)
     errors: dict[int, ErrorText] = {}
     try:
         results = [call()]
@@ -193,6 +194,20 @@ def reads_place(transform: Any) -> bool:
     return first is not None and PLACE in first.reads
 
 
+def made_by(transform: Any) -> Sequence[str]:
+    """The columns that a transform of record batches declares to be made of new memory."""
+    last = next(reversed(functions_of(transform)), None)
+    if isinstance(transform, FormattedTransform) or not isinstance(last, DeclaredTransform):
+        return ()
+    return last.made
+
+
 def marks_of(transform: Any) -> str:
     """What states and ranks compare of a transform; "" if it declares nothing."""
     return " ".join(each.mark for each in functions_of(transform) if isinstance(each, DeclaredTransform))
+
+
+def marks_before(transform: Any) -> list[str]:
+    """The marks of those that what a transform declares has grown from."""
+    several = (each for each in functions_of(transform) if isinstance(each, DeclaredTransform))
+    return [mark for each in several for mark in each.grew_from]

@@ -220,6 +220,27 @@ def without_views(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """The type with dictionaries replaced by their values, at any depth."""
+    if pt.is_dictionary(kind):
+        return kind.value_type
+    if pt.is_struct(kind):
+        return pa.struct([_decoded(field) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(without_dictionaries(kind.key_type), _decoded(kind.item_field), keys_sorted=kind.keys_sorted)
+    if pt.is_list(kind):
+        return pa.list_(_decoded(kind.value_field))
+    if pt.is_large_list(kind):
+        return pa.large_list(_decoded(kind.value_field))
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(_decoded(kind.value_field), kind.list_size)
+    return kind
+
+
+def _decoded(field: pa.Field) -> pa.Field:
+    return field.with_type(without_dictionaries(field.type))
+
+
 _LISTS: Mapping[str, Callable[[pa.Field], pa.DataType]] = {
     "list": pa.list_,
     "large_list": pa.large_list,

@@ -128,6 +128,11 @@ class RangeFile:
             block.wanted = sys.maxsize if keep else sum(_shared(block, span) for span in missing)
             self._blocks.append(block)
 
+    def peek(self, start: int, count: int) -> bytes:
+        """Those of so many bytes that are at hand, which are not fetched, and will be read once more."""
+        block = self._block(start)
+        return b"" if block is None else block.data.slice(start - block.start, count).to_pybytes()
+
     def put_back(self, start: int, data: pa.Buffer) -> None:
         """Hold bytes that were read, which will be read once more."""
         self._blocks.append(_Block(start, data, int(data.size)))
@@ -202,6 +207,10 @@ class RemoteFile(pa.PythonFile):  # type: ignore[misc]
         """So many bytes of the file, or those up to its end; without a copy if they were fetched together."""
         self._ranges.seek(start)
         return self._ranges.read_buffer(length)
+
+    def peek(self, start: int, count: int) -> bytes:
+        """Those of so many bytes that are at hand, which are not fetched, and will be read once more."""
+        return self._ranges.peek(start, count)
 
     def put_back(self, start: int, data: pa.Buffer) -> None:
         """Hold bytes that `buffer` read, for another decoder."""

@@ -187,6 +187,8 @@ class Renewal(Generic[S]):
 
     def _note(self, issued: Issued[S]) -> None:
         self._issued, self._renew_at = issued, _half_life(issued.expires_at)
+        if self._renew_at is not None and self._renew_at <= time.time():
+            self._renew_at = None  # new ones that have expired already: a clock is wrong, and the store decides
 
 
 # The renewals of this process that can ask, by key.

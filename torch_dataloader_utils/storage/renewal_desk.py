@@ -56,18 +56,26 @@ class _Answers:
 
     def run(self) -> None:
         """Answer until all processes have ended."""
-        while self._ends:
-            for end in wait(self._ends, self._pause()):
-                assert isinstance(end, Connection)
-                try:
-                    word, key, number = end.recv()
-                except (EOFError, OSError):
-                    self._leave(end)
-                    continue
-                self._held[end, key] = number
-                if word == "renew":
-                    self._answer(end, key, number)
-            self._send_new()
+        try:
+            while self._ends:
+                for end in wait(self._ends, self._pause()):
+                    assert isinstance(end, Connection)
+                    self._take(end)
+                self._send_new()
+        finally:
+            for end in self._ends:
+                end.close()  # nobody waits for an answer that does not come
+
+    def _take(self, end: Connection) -> None:
+        """Take in a message, and answer it."""
+        try:
+            word, key, number = end.recv()
+        except (EOFError, OSError):
+            self._leave(end)
+            return
+        self._held[end, key] = number
+        if word == "renew":
+            self._answer(end, key, number)
 
     def _pause(self) -> float | None:
         """Seconds until credentials are to be renewed; None if it is not known that any end."""
@@ -94,8 +102,7 @@ class _Answers:
         """
         for key in self._keys():
             issued = _renewed_early(key)
-            for end, of in list(self._held):
-                held = self._held[end, of]
+            for (end, of), held in list(self._held.items()):
                 if of == key and issued is not None and self._sent.get((end, of), -1) <= held < issued.number:
                     self._send(end, key, issued)
 
@@ -104,6 +111,9 @@ class _Answers:
             end.send((key, content))
         except OSError:
             self._leave(end)
+            return
+        except Exception as error:  # noqa: BLE001 - of an object that cannot be pickled
+            self._send(end, key, _sendable(error))
             return
         if isinstance(content, Issued):
             self._sent[end, key] = content.number

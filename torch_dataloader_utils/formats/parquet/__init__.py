@@ -17,6 +17,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
+from torch_dataloader_utils.formats.parquet.dictionaries import dictionary_leaves, holds_codes
 from torch_dataloader_utils.formats.parquet.footer import Footer, checked_footer, list_values, row_group_ranges
 from torch_dataloader_utils.formats.parquet.guards import (
     COARSE,
@@ -26,7 +27,7 @@ from torch_dataloader_utils.formats.parquet.guards import (
     check_dictionaries,
     check_whole,
     declared_coarser,
-    delta_strings,
+    has_dictionary,
     has_wide_deltas,
     int96_columns,
     names_above,
@@ -41,6 +42,7 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.schemas.dictionaries import numbered
 from torch_dataloader_utils.storage import Decoding, Storage, prefetch
 
 
@@ -52,11 +54,12 @@ class ParquetReader(Reader):
     ) -> None:
         super().__init__(file, layout, storage, options, schema)
         self._metadata: pq.FileMetaData = self.metadata.metadata
+        self._coded = dictionary_leaves(self._metadata, schema)  # the leaf columns that are read as dictionaries
         self._options = {
             "metadata": self._metadata,
             "pre_buffer": False,  # the storage prefetches
             "page_checksum_verification": options["page_checksums"],
-            "read_dictionary": _as_dictionaries(self._metadata, schema),
+            "read_dictionary": [self._metadata.schema.column(leaf).path for leaf in self._coded.values()] or None,
         }
         self._file = pq.ParquetFile(self.source, **self._options)
         self.schema = self._file.schema_arrow
@@ -74,19 +77,62 @@ class ParquetReader(Reader):
         self._fetched: list[int] = []  # the row groups that were prefetched
         self._unread: set[int] = set()  # their leaf columns that have not been read yet
         _check_engine(options["engine"])
-        self._pages: PageDecoder | None = None
-        if options["engine"] != "pyarrow" and PageDecoder.usable(self.source):
-            self._pages = PageDecoder(self.source, self._metadata, self._file.schema_arrow, options["page_checksums"])
+        self._engine = options["engine"]
+        self._pages = self._decoder_of(self._file)
+
+    def _decoder_of(self, file: pq.ParquetFile) -> PageDecoder | None:
+        """The package's own decoder of columns as pyarrow reads them from this open file; None if it is not used."""
+        if self._engine == "pyarrow" or not PageDecoder.usable(self.source):
+            return None
+        return PageDecoder(self.source, self._metadata, file.schema_arrow, self._options["page_checksum_verification"])
 
     def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
         """One array per column over these row groups, from one decoder call in the calling thread."""
         groups, names = list(segment_numbers), list(columns)
-        arrays = {} if self._pages is None else self._by_pages(self._pages, groups, names)
+        plain = self._not_coded(groups, names)
+        coded = [name for name in names if name not in plain]
+        arrays = self._arrays(self._file, self._pages, groups, coded) if coded or not names else {}
+        if plain:
+            arrays |= self._as_words(self._arrays(*self._plain, groups, plain))
+        return [arrays[name] for name in names]
+
+    def _arrays(
+        self, file: pq.ParquetFile, decoder: PageDecoder | None, groups: list[int], names: list[str]
+    ) -> dict[str, pa.ChunkedArray]:
+        """One array per column, by the package's own decoder, and from the open file those that it leaves."""
+        arrays = {} if decoder is None else self._by_pages(decoder, groups, names)
         rest = [name for name in names if name not in arrays]
         if rest or not names:
-            arrays |= zip(rest, self._by_pyarrow(groups, rest), strict=True)
+            arrays |= zip(rest, self._by_pyarrow(file, groups, rest), strict=True)
             recorder().count("bytes_by_pyarrow", self._stored(groups, rest))
-        return [arrays[name] for name in names]
+        return arrays
+
+    @cached_property
+    def _plain(self) -> tuple[pq.ParquetFile, PageDecoder | None]:
+        """What reads columns that are requested as dictionaries as they are stored."""
+        file = pq.ParquetFile(self.source, **{**self._options, "read_dictionary": None})
+        return file, self._decoder_of(file)
+
+    def _not_coded(self, groups: list[int], names: list[str]) -> list[str]:
+        """Those of the columns that are requested as dictionaries, and faster to read as they are stored."""
+        asked = [name for name in names if name in self._coded]
+        if not asked:
+            return []
+        if self._leaves:
+            with Decoding(self.path, lambda: self._damaged(groups, names)):
+                self._fetch(groups, [])
+        row_groups = [self._metadata.row_group(group) for group in groups]
+        rest = []
+        for name in asked:
+            chunks = [group.column(self._coded[name]) for group in row_groups]
+            in_lists = pt.is_nested(self.schema.field(name).type)
+            if not all(holds_codes(self.source, chunk, in_lists) for chunk in chunks):
+                rest.append(name)
+        # Its Arrow schema may ask for dictionaries.
+        return [name for name in rest if not has_dictionary(self._plain[0].schema_arrow.field(name).type)]
+
+    def _as_words(self, arrays: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.ChunkedArray]:
+        return {name: numbered(column, self.schema.field(name).type) for name, column in arrays.items()}
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns of a local file that are stored as the package's own decoder knows."""
@@ -106,7 +152,13 @@ class ParquetReader(Reader):
         self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
     ) -> Mapping[str, pa.ChunkedArray]:
         """Those of the columns that the package's own decoder decodes at these rows alone."""
-        return {} if self._pages is None else self._pages.read_rows(segment_numbers, columns, rows)
+        if self._pages is None:
+            return {}
+        plain = self._not_coded(list(segment_numbers), list(columns))
+        found = self._pages.read_rows(segment_numbers, [name for name in columns if name not in plain], rows)
+        if not plain or self._plain[1] is None:
+            return found
+        return {**found, **self._as_words(self._plain[1].read_rows(segment_numbers, plain, rows))}
 
     def _stored(self, groups: Sequence[int], names: Sequence[str]) -> int:
         """The stored bytes of columns of these row groups."""
@@ -135,13 +187,13 @@ class ParquetReader(Reader):
         """
         return () if self._pages is None else self._pages.together(columns, rows)
 
-    def _by_pyarrow(self, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
-        """As `read`, by pyarrow."""
+    def _by_pyarrow(self, file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
+        """As `read`, by pyarrow, from the open file."""
         with Decoding(self.path, lambda: self._damaged(groups, names)):
             if self._leaves:
                 self._fetch(groups, names)
             try:
-                arrays = self._decoded(groups, names)
+                arrays = self._decoded(file, groups, names)
             except (pa.ArrowException, OSError) as error:
                 self._reject_wide_deltas(groups, names, error)
                 raise
@@ -187,14 +239,14 @@ class ParquetReader(Reader):
         groups = map(self._metadata.row_group, segment_numbers)
         return [_place(group.column(leaf)) for group in groups for leaf in self._leaves]
 
-    def _decoded(self, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
+    def _decoded(self, file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
         """One array per column; INT96 in microseconds where it is declared in a coarser unit than nanoseconds."""
         micro = [name for name in names if name in self._micro]
         if self._in_micro is None or not micro:
-            return _read(self._file, groups, names)
+            return _read(file, groups, names)
         others = [name for name in names if name not in self._micro]
         arrays = dict(zip(micro, _read(self._in_micro, groups, micro), strict=True))
-        arrays |= zip(others, _read(self._file, groups, others) if others else (), strict=True)
+        arrays |= zip(others, _read(file, groups, others) if others else (), strict=True)
         return [arrays[name] for name in names]
 
     def _check_int96(self, groups: list[int], names: list[str], arrays: Sequence[pa.ChunkedArray]) -> None:
@@ -295,6 +347,10 @@ FORMAT = ParquetFormat()
 
 def _read(file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.ChunkedArray]:
     """One array per column over these row groups."""
+    if len(groups) > 1 and any(map(_has_inner_dictionary, map(file.schema_arrow.field, names))):
+        # pyarrow does not join dictionaries within lists and structs.
+        parts = [_read(file, [group], names) for group in groups]
+        return [pa.chunked_array([chunk for part in own for chunk in part.chunks]) for own in zip(*parts, strict=True)]
     if len(groups) == 1:
         table = file.read_row_group(groups[0], columns=names, use_threads=False)
     else:
@@ -302,6 +358,10 @@ def _read(file: pq.ParquetFile, groups: list[int], names: list[str]) -> list[pa.
     # By exact name: for a column "x.y", pyarrow also reads the field y of a struct x.
     read = set(table.column_names)
     return [table.column(name) if name in read else _without_leaves(file, groups, name) for name in names]
+
+
+def _has_inner_dictionary(field: pa.Field) -> bool:
+    return pt.is_nested(field.type) and has_dictionary(field.type)
 
 
 def _without_leaves(file: pq.ParquetFile, groups: list[int], name: str) -> pa.ChunkedArray:
@@ -320,17 +380,6 @@ def _check_engine(engine: str) -> None:
     """Check the option `engine`; also when a file is opened, because those of tables are not checked before."""
     if engine not in ("auto", "pyarrow"):
         raise OptionError(f"format_options={{'engine': {engine!r}}}: expected 'auto' or 'pyarrow'.")
-
-
-def _as_dictionaries(metadata: pq.FileMetaData, wanted: pa.Schema) -> list[str] | None:
-    """The file's top-level columns that are requested as dictionaries of strings or bytes, or None."""
-    kinds = (pa.string(), pa.binary())
-    names = {f.name for f in wanted if pt.is_dictionary(f.type) and f.type.value_type in kinds}
-    if not names:
-        return None
-    names -= delta_strings(metadata, names)  # pyarrow cannot build dictionaries of these
-    leaves = (metadata.schema.column(i) for i in range(metadata.num_columns))
-    return [leaf.path for leaf in leaves if leaf.path in names and leaf.path == leaf.name] or None
 
 
 def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:

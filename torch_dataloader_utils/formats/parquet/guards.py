@@ -27,12 +27,13 @@ from torch_dataloader_utils.formats.parquet.thrift import (
     field,
     fields,
     items,
+    signed,
     varint,
 )
 from torch_dataloader_utils.formats.possessive import MANY
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.schemas.depth import types_in
-from torch_dataloader_utils.schemas.merge import without_views
+from torch_dataloader_utils.schemas.merge import without_dictionaries, without_views
 
 # Removes minima and maxima of a wrong length from a Parquet footer, because pyarrow ends the process on them.
 #
@@ -240,7 +241,7 @@ def check_dictionaries(column: pa.ChunkedArray) -> None:
     if pt.is_dictionary(column.type):
         for chunk in column.chunks:
             _check_codes(chunk)
-    elif _has_dictionary(column.type):
+    elif has_dictionary(column.type):
         column.validate(full=True)
 
 
@@ -252,10 +253,11 @@ def _check_codes(array: pa.DictionaryArray) -> None:
         raise ValueError(f"its dictionary page is damaged: it has {count} values, and a row has number {wrong}.")
 
 
-def _has_dictionary(kind: pa.DataType) -> bool:
+def has_dictionary(kind: pa.DataType) -> bool:
+    """Whether there are dictionaries in a type, at any depth."""
     if pt.is_dictionary(kind):
         return True
-    return any(_has_dictionary(kind.field(number).type) for number in range(kind.num_fields))
+    return any(has_dictionary(kind.field(number).type) for number in range(kind.num_fields))
 
 
 # INT96 timestamps: pyarrow silently wraps around those that do not fit into 64-bit nanoseconds.
@@ -391,7 +393,7 @@ def _page(data: bytes, at: int, codec: str | None, levels: int, most: int) -> tu
     """Whether the page at this offset has wide differences, and the offset after it."""
     header = {number: value for number, _, value in fields(data, at)}
     at = end_of_struct(data, at)
-    plain, stored = _number(data, header[2]), _number(data, header[3])
+    plain, stored = signed(data, header[2]), signed(data, header[3])
     body, at = data[at : at + stored], at + stored
     if stored < 0 or plain > most:
         raise ValueError("the page is larger than its column chunk.")
@@ -400,13 +402,13 @@ def _page(data: bytes, at: int, codec: str | None, levels: int, most: int) -> tu
         values = _decompressed(body, plain, codec)
         for _ in range(levels):
             values = values[4 + int.from_bytes(values[:4], "little") :]
-        return _number(data, inner[2]) == _ENCODING and _is_wide(values), at
+        return signed(data, inner[2]) == _ENCODING and _is_wide(values), at
     if _DATA_V2 in header:
         kinds = {number: kind for number, kind, _ in fields(data, header[_DATA_V2])}
         inner = {number: value for number, _, value in fields(data, header[_DATA_V2])}
-        size = _number(data, inner[5]) + _number(data, inner[6])
+        size = signed(data, inner[5]) + signed(data, inner[6])
         values = _decompressed(body[size:], plain - size, codec if kinds.get(7, _TRUE) == _TRUE else None)
-        return _number(data, inner[4]) == _ENCODING and _is_wide(values), at
+        return signed(data, inner[4]) == _ENCODING and _is_wide(values), at
     return False, at  # a dictionary
 
 
@@ -430,12 +432,6 @@ def _is_wide(values: bytes) -> bool:
                 return True
             at, left = at + width * each // 8, left - each
     return False
-
-
-def _number(data: bytes, at: int) -> int:
-    """The signed number at this offset."""
-    coded = varint(data, at)[0]
-    return (coded >> 1) ^ -(coded & 1)
 
 
 # Reads strings and bytes as what pyarrow decodes best where the file's Arrow schema asks for something else.
@@ -465,12 +461,12 @@ def readable_types(footer: bytes, opened: pq.ParquetFile) -> tuple[bytes, pa.Sch
     if stored is None:
         return footer, schema
     types = [(kind, without_views(kind)) for kind in schema.types]
-    names = [name for name, (kind, _) in zip(schema.names, types, strict=True) if _without_dictionaries(kind) != kind]
+    names = [name for name, (kind, _) in zip(schema.names, types, strict=True) if without_dictionaries(kind) != kind]
     plain = delta_strings(opened.metadata, names) if names else frozenset()
     if not plain and all(better is kind or better == kind for kind, better in types):
         return footer, schema
     fields = [field.with_type(better) for field, (_, better) in zip(schema, types, strict=True)]
-    read_as = [_plain(field) if field.name in plain else field for field in fields]
+    read_as = [field.with_type(without_dictionaries(field.type)) if field.name in plain else field for field in fields]
     # Nested strings are not encoded afterwards.
     known = [field if pt.is_dictionary(field.type) else read for field, read in zip(fields, read_as, strict=True)]
     schema, stored_as = (pa.schema(each, schema.metadata) for each in (known, read_as))
@@ -489,24 +485,3 @@ def delta_strings(metadata: pq.FileMetaData, names: Collection[str]) -> frozense
         if above and any(not _DELTAS.isdisjoint(metadata.row_group(g).column(leaf).encodings) for g in groups):
             found.update(above)
     return frozenset(found)
-
-
-def _plain(field: pa.Field) -> pa.Field:
-    return field.with_type(_without_dictionaries(field.type))
-
-
-def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
-    """The type with dictionaries replaced by their values."""
-    if pt.is_dictionary(kind):
-        return kind.value_type
-    if pt.is_struct(kind):
-        return pa.struct([_plain(field) for field in kind])
-    if pt.is_map(kind):
-        return pa.map_(_without_dictionaries(kind.key_type), _plain(kind.item_field), keys_sorted=kind.keys_sorted)
-    if pt.is_list(kind):
-        return pa.list_(_plain(kind.value_field))
-    if pt.is_large_list(kind):
-        return pa.large_list(_plain(kind.value_field))
-    if pt.is_fixed_size_list(kind):
-        return pa.list_(_plain(kind.value_field), kind.list_size)
-    return kind

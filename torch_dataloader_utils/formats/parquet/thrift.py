@@ -24,6 +24,12 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     return value | data[at] << shift, at + 1
 
 
+def signed(data: bytes, at: int) -> int:
+    """The signed number at this offset."""
+    coded = varint(data, at)[0]
+    return (coded >> 1) ^ -(coded & 1)
+
+
 def coded_binary(value: bytes) -> bytes:
     """A value of the kind BINARY: its length, coded as an unsigned number, and its bytes."""
     head, length = bytearray(), len(value)
@@ -45,8 +51,7 @@ def field(data: bytes, at: int, previous: int = 0) -> tuple[int, int, int]:
         return previous, STOP, at
     number = previous + step
     if not step:
-        coded, at = varint(data, at)
-        number = (coded >> 1) ^ -(coded & 1)
+        number, at = signed(data, at), varint(data, at)[1]
     return number, kind, at
 
 

@@ -13,6 +13,7 @@ from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, Iceberg
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options.transform import PLACE
+from torch_dataloader_utils.schemas.merge import without_dictionaries
 
 # The specification reserves these.
 FILE_ID, POSITION_ID = 2147483646, 2147483645
@@ -54,7 +55,7 @@ def table_columns(
     """The requested columns of the table, by name.
 
     Args:
-        wanted: the names; a dictionary type of strings or bytes asks for that encoding if the file can provide it.
+        wanted: the names; dictionaries of strings or bytes, or lists of these, ask for that if the file can provide it.
         file: the data file.
         table: the table.
         fields: the data file's fields, as its reader returns them.
@@ -70,7 +71,7 @@ def table_columns(
         field = table.schema.field(item.name)
         place = places.get(field_id(field))
         source = None if place is None else fields[place]
-        if source is not None and pt.is_dictionary(item.type) and source.type.equals(item.type):
+        if source is not None and source.type.equals(item.type) and item.type != without_dictionaries(item.type):
             field = field.with_type(item.type)
         columns[item.name] = _lineage(field, source, file) or _plain(field, source, projection)
     return columns
