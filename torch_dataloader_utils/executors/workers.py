@@ -96,6 +96,7 @@ class Workers:
             worker = self._worker
             context = start_context(worker.multiprocessing_context)
             budget = int(worker.prefetch_bytes)
+            self._scan.prepare()
             self._pool = WorkerPool(self._scan.open, worker.num_shards, budget, context, worker.timeout)
         return self._pool
 

@@ -17,7 +17,7 @@ from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.task_reader import TaskReader
-from torch_dataloader_utils.reading.transforms import marks_of
+from torch_dataloader_utils.reading.transforms import marks_of, prepare
 from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
@@ -132,6 +132,12 @@ class ScanSpec:
     def vocabularies(self) -> dict[str, list[Any]]:
         """The values of each column of codes, in the order of their codes, by key."""
         return self.converter.vocabularies
+
+    def prepare(self) -> None:
+        """Build the tables of codes, and what transforms share."""
+        for leaf in self.converter.codes.values():
+            leaf.prepare()
+        prepare(self.transform)
 
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
