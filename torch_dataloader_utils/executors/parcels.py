@@ -49,15 +49,15 @@ class Parcel:
     def __init__(self, value: Any) -> None:
         self._file: int | None = None
         self._places: list[BufferPlace] = []
-        self._starts: dict[
-            tuple[int, int], BufferPlace
-        ] = {}  # by address and size: arrays of the same memory are sent once
+        # By address and size: arrays of the same memory are sent once. Kept, because freed memory is used again.
+        self._written: dict[tuple[int, int], tuple[BufferPlace, pickle.PickleBuffer]] = {}
         stream = io.BytesIO()
         try:
-            _Pickler(stream, 5, True, self._kept_in_pickle).dump(value)
+            _ParcelPickler(stream, 5, True, self._kept_in_pickle).dump(value)
         except BaseException:
             self.close()
             raise
+        self._written.clear()
         self._data = stream.getbuffer()
 
     def send(self, conn: Connection) -> None:
@@ -86,21 +86,21 @@ class Parcel:
         with buffer.raw() as memory:
             if memory.nbytes < _LARGE:
                 return True
-            self._places.append(self._written(memory))
+            identity = np.frombuffer(memory, np.uint8).ctypes.data, memory.nbytes
+            if identity not in self._written:
+                self._written[identity] = self._write(memory), buffer
+        self._places.append(self._written[identity][0])
         return False
 
-    def _written(self, memory: memoryview) -> BufferPlace:
-        identity = np.frombuffer(memory, np.uint8).ctypes.data, memory.nbytes
-        if identity not in self._starts:
-            if self._file is None:
-                self._file = anonymous_file()
-            end = os.lseek(self._file, 0, os.SEEK_END)
-            start = -(-end // _ALIGN) * _ALIGN
-            os.lseek(self._file, start, os.SEEK_SET)
-            with open(self._file, "wb", closefd=False) as file:
-                file.write(memory)
-            self._starts[identity] = BufferPlace(start, memory.nbytes)
-        return self._starts[identity]
+    def _write(self, memory: memoryview) -> BufferPlace:
+        """Append to the file."""
+        if self._file is None:
+            self._file = anonymous_file()
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        start = os.lseek(self._file, -(-end // _ALIGN) * _ALIGN, os.SEEK_SET)
+        with open(self._file, "wb", closefd=False) as file:
+            file.write(memory)
+        return BufferPlace(start, memory.nbytes)
 
 
 def received(conn: Connection) -> Callable[[], Any]:
@@ -121,7 +121,7 @@ def received(conn: Connection) -> Callable[[], Any]:
     return partial(pickle.loads, conn.recv_bytes(), buffers=buffers)
 
 
-class _Pickler(ForkingPickler):
+class _ParcelPickler(ForkingPickler):
     """Pickles tables of ids with what was built of them, and options that hold very many values without these."""
 
     def __init__(self, *args: Any) -> None:
