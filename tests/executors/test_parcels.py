@@ -56,21 +56,6 @@ def test_large_arrays_are_mapped_and_small_ones_are_not() -> None:
     assert not np.shares_memory(one["large"], other["large"])  # each has mapped it
 
 
-class Temporary:
-    """Pickles as memory that nothing else refers to."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        return bytes, (pickle.PickleBuffer(bytes([self.value]) * 100_000),)
-
-
-def test_memory_that_is_freed_meanwhile() -> None:
-    with Parcel([Temporary(number) for number in range(50)]) as parcel:
-        assert [(found[0], found[-1]) for found in sent(parcel)] == [(number, number) for number in range(50)]
-
-
 def test_what_a_process_writes_is_its_own() -> None:
     with Parcel(np.zeros(100_000)) as parcel:
         one = sent(parcel)
