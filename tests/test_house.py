@@ -22,7 +22,8 @@ FOREIGN = {
         *("server._forkserver_address", "server._lock"),
     },
     "filters/bounds.py": {"file.partition._data"},
-    "iceberg/catalog.py": {"catalog._load_file_io"},
+    "iceberg/clients.py": {"catalog._load_file_io"},
+    "integrations/trl.py": {"trainer._tp_size", "trainer._metrics"},
     "iceberg/file_scan.py": {"entry.file.partition._data"},
     "iceberg/table_storage.py": {"LocalFileSystem._strip_protocol", "kind._strip_protocol"},
     "loader/accelerated.py": {

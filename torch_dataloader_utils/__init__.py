@@ -25,11 +25,13 @@ from torch_dataloader_utils.errors import (
     NullValueError,
     OptionError,
     PlanMismatchError,
+    RowErrors,
     SavedPreprocessError,
     SchemaMismatchError,
     ShardingError,
     SnapshotError,
     StaleIteratorError,
+    TooManyErrors,
     UnknownOptionError,
     UnknownValueError,
     UnsupportedTypeError,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.api.tables import DeltaDataset, IcebergDataset, TableDataset
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
     from torch_dataloader_utils.distributed.ranks import World
-    from torch_dataloader_utils.events import BlockEvent, PassEvent
+    from torch_dataloader_utils.events import BlockEvent, PassEvent, RowFailedEvent
     from torch_dataloader_utils.formats.registry import register_format
     from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
     from torch_dataloader_utils.iterables import (
@@ -92,6 +94,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
         SizeBalancedSplitStrategy,
         TargetSizeSplitStrategy,
     )
+    from torch_dataloader_utils.reading.row_generator import RowGenerator
     from torch_dataloader_utils.rows import Rows
     from torch_dataloader_utils.sources.deleted_rows import deletion_vector
     from torch_dataloader_utils.sources.table_files import FileSnapshot, TableFile
@@ -125,6 +128,8 @@ _HOMES = {
     "Pack": "options.packing",
     "Padded": "options.lists",
     "PassEvent": "events",
+    "RowFailedEvent": "events",
+    "RowGenerator": "reading.row_generator",
     "PlanShape": "planning.options",
     "Processes": "options.workers",
     "RankPlan": "planning.rank_plan",
@@ -214,6 +219,9 @@ __all__ = [
     "RankPlan",
     "Rotate",
     "RoundRobinSplitStrategy",
+    "RowErrors",
+    "RowFailedEvent",
+    "RowGenerator",
     "RowRange",
     "Rows",
     "Sample",
@@ -239,6 +247,7 @@ __all__ = [
     "TableSnapshot",
     "TableSource",
     "TargetSizeSplitStrategy",
+    "TooManyErrors",
     "Transform",
     "UnknownOptionError",
     "UnknownValueError",

@@ -17,6 +17,8 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
     ├── UnsupportedTypeError (TypeError)     the requested output cannot hold a column's type
     ├── NullValueError (ValueError)          a null in a column whose output type has none
     ├── UnknownValueError (ValueError)       a value is not in the vocabulary of a column of codes
+    ├── RowErrors (ValueError)               a transform failed for some rows, and knows which
+    ├── TooManyErrors (RuntimeError)         a transform failed for too many rows
     ├── BatchTimeoutError (TimeoutError)     no batch, or no answer of a store, arrived within `timeout` seconds
     ├── WorkerError (RuntimeError)           a worker process died
     ├── ShardingError (ValueError, RuntimeError)  the numbers of ranks and shards do not fit together
@@ -29,7 +31,8 @@ Each is a `DataLoaderUtilsError` and also the builtin that a caller would catch:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, Self
 
 from torch_dataloader_utils.redaction import printable
 
@@ -195,6 +198,47 @@ class NullValueError(DataLoaderUtilsError, ValueError):
 
 class UnknownValueError(DataLoaderUtilsError, ValueError):
     """A value is not in the vocabulary of its column."""
+
+
+class RowErrors(DataLoaderUtilsError, ValueError):
+    """A transform failed for some of its rows, and knows for which. Raise it `from` one of their errors to show more.
+
+    Args:
+        errors: at least one, by the number of the row among the rows that the function was given, from 0.
+        names: what the message calls some of these rows, by number; others are "row 0", "row 1", ...
+
+    Attributes:
+        errors: these, in the order of the rows.
+    """
+
+    errors: dict[int, Exception]
+
+    def __init__(self, errors: Mapping[int, Exception], names: Mapping[int, str] | None = None) -> None:
+        if not errors:
+            raise OptionError("RowErrors({}): expected the error of at least one row.")
+        self.errors = {int(row): errors[row] for row in sorted(errors)}
+        self._names = dict(names or {})
+        count = f"{len(errors):,} rows" if len(errors) > 1 else "1 row"
+        first = list(islice(self.errors.items(), 3))
+        texts = [f"{self._names.get(row, f'row {row}')}: {type(error).__name__}: {error}" for row, error in first]
+        super().__init__(f"{count} failed: {'; '.join(texts)}{'; ...' if len(errors) > len(first) else ''}")
+
+    def named(self, names: Mapping[int, str]) -> Self:
+        """The same error, whose message has these names of rows."""
+        made = type(self)(self.errors, names).with_traceback(self.__traceback__)
+        made.__cause__, made.__context__ = self.__cause__, self.__context__
+        made.__suppress_context__ = self.__suppress_context__
+        for note in getattr(self, "__notes__", ()):
+            made.add_note(note)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From its errors, not from the message; with its notes."""
+        return type(self), (self.errors, self._names), self.__dict__
+
+
+class TooManyErrors(DataLoaderUtilsError, RuntimeError):
+    """A transform failed for more rows than `max_errors`, or for all that are read together. The message has some."""
 
 
 class SavedPreprocessError(DataLoaderUtilsError, ValueError):

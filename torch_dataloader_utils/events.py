@@ -29,6 +29,32 @@ Count: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class FailedRow:
+    """A row for which a transform failed, if that is no error.
+
+    Attributes:
+        file: the path of its file.
+        row: its number in the file as written, from 0; with a segment, in that segment.
+        segment: the number of its segment, where the file does not say how many rows are before it; else None.
+        kind: the name of the error's class.
+        error: the message, without secrets.
+        source: the dataset of a combination, by its name or number; None for a single dataset.
+    """
+
+    file: str
+    row: int
+    segment: int | None
+    kind: str
+    error: str
+    source: int | str | None = None
+
+    @property
+    def where(self) -> str:
+        """Where it is, in words."""
+        return f"row {self.row} of {'' if self.segment is None else f'segment {self.segment} of '}{self.file}"
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What it took to read a block, in the thread or process that read it.
 
@@ -56,6 +82,7 @@ class Work:
         bytes_by_pyarrow: those that pyarrow decoded.
         sources: rows by dataset of a combination, as (its name or number, rows); empty for a single dataset.
         ids: ids that a `Preprocess` made, as (output, all, those of missing values, those of unknown ones).
+        failed: rows for which the transform failed, if that is no error.
     """
 
     read: float = 0.0
@@ -78,6 +105,7 @@ class Work:
     bytes_by_pyarrow: int = 0
     sources: tuple[tuple[int | str, int], ...] = ()
     ids: tuple[tuple[str, int, int, int], ...] = ()
+    failed: tuple[FailedRow, ...] = ()
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(add, _values_of(self), _values_of(other)))
@@ -127,7 +155,20 @@ class PassEvent:
     complete: bool
 
 
-Event: TypeAlias = BlockEvent | PassEvent
+@dataclass(frozen=True, slots=True)
+class RowFailedEvent:
+    """A transform failed for a row, and `Transform(on_error=)` goes on without it.
+
+    Attributes:
+        epoch: the epoch.
+        row: the row, and its error.
+    """
+
+    epoch: int
+    row: FailedRow
+
+
+Event: TypeAlias = BlockEvent | PassEvent | RowFailedEvent
 
 
 class Hooks:
@@ -153,11 +194,12 @@ class Hooks:
 class Recorder:
     """What a thread records. For one thread at a time."""
 
-    __slots__ = ("_ids", "_noted", "_since", "_stage")
+    __slots__ = ("_failed", "_ids", "_noted", "_since", "_stage")
 
     def __init__(self) -> None:
         self._noted: dict[str, Any] = {}  # by attribute of `Work`
         self._ids: dict[str, list[int]] = {}  # by output
+        self._failed: list[FailedRow] = []
         self._stage: Stage = "decode"
         self._since = perf_counter()
 
@@ -182,6 +224,10 @@ class Recorder:
         for place, number in enumerate((ids, missing, unknown)):
             counts[place] += number
 
+    def fail(self, row: FailedRow) -> None:
+        """Add a row for which the transform failed."""
+        self._failed.append(row)
+
     def include(self, work: Work) -> None:
         """Add the counts of work that another thread did meanwhile."""
         for name in get_args(Count):
@@ -203,7 +249,8 @@ class Recorder:
         """
         self.pause()
         ids = tuple((output, *counts) for output, counts in self._ids.items())
-        return Work(**self._noted, queue_full=queue_full, ids=ids)  # type: ignore[arg-type]  # three counts each
+        failed = tuple(self._failed)
+        return Work(**self._noted, queue_full=queue_full, ids=ids, failed=failed)  # type: ignore[arg-type]  # three counts each
 
 
 class _Thread(threading.local):

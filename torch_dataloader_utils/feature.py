@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 
     from torch_dataloader_utils.batching.batches import BatchMaker
     from torch_dataloader_utils.iceberg.planned import OlderRows, PlannedFile
-    from torch_dataloader_utils.model import Piece
     from torch_dataloader_utils.options import Options
     from torch_dataloader_utils.options.clashes import Half
     from torch_dataloader_utils.planning.options import PlanOptions
     from torch_dataloader_utils.planning.parts import DatasetShare
     from torch_dataloader_utils.planning.rest import RemainingRows
     from torch_dataloader_utils.planning.shares import ScheduledShares
-    from torch_dataloader_utils.planning.splits import Splits
     from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
     from torch_dataloader_utils.reading.row_count_scan import RowCounts
     from torch_dataloader_utils.reading.scan import ScanSpec
@@ -142,8 +140,7 @@ class Feature:
         """Whether batches have rows of several datasets, by a schedule; `shares` then returns it."""
         return False
 
-    @property
-    def epoch_rows(self) -> int | None:
+    def epoch_rows(self, shape: PlanOptions, num_ranks: int) -> int | None:
         """The rows that an epoch takes of all datasets, if it decides that; None: it does not."""
         return None
 
@@ -168,10 +165,6 @@ class Feature:
     ) -> ScheduledShares:
         """What ranks get in an epoch of which batches have rows of several datasets, or in the rest of one."""
         raise NotImplementedError
-
-    def rest(self, splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, parts: int) -> RemainingRows | None:
-        """These rows as the rest of an epoch, after so many phases; None: in the order of splits."""
-        return None
 
     def saved(self) -> Mapping[str, Any]:
         """What states hold of it and ranks compare, as plain values by name."""
@@ -281,10 +274,9 @@ class Features(Feature):
         """See `Feature`."""
         return self._mixing.mixes_rows
 
-    @property
-    def epoch_rows(self) -> int | None:
+    def epoch_rows(self, *args: Any) -> int | None:
         """See `Feature`."""
-        return self._mixing.epoch_rows
+        return self._mixing.epoch_rows(*args)
 
     def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
         """See `Feature`."""
@@ -298,10 +290,6 @@ class Features(Feature):
     def shares(self, *args: Any) -> ScheduledShares:
         """See `Feature`."""
         return self._mixing.shares(*args)
-
-    def rest(self, *args: Any) -> RemainingRows | None:
-        """See `Feature`."""
-        return self._mixing.rest(*args)
 
     def saved(self) -> Mapping[str, Any]:
         """See `Feature`."""

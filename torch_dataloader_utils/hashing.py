@@ -24,10 +24,15 @@ _CHUNK = 1 << 14  # rows hashed at a time: they stay in the processor's cache
 LONGEST_CHAIN = 256  # bytes; above, one call of blake2b is faster than steps of a word
 
 
+_STEP_BACK = pow(GAMMA, -1, MASK + 1)
+_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))  # of SplitMix64's output: shift, factor
+_STEPS_BACK = [(shift, pow(factor, -1, MASK + 1)) for shift, factor in reversed(_STEPS)]
+
+
 def mixed(z: U64) -> U64:
     """SplitMix64's output function, a bijection of 64 bits, of each number; overwrites them."""
     spare = np.empty_like(z)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+    for shift, factor in _STEPS:
         np.right_shift(z, np.uint64(shift), out=spare)
         z ^= spare
         z *= np.uint64(factor)
@@ -56,6 +61,23 @@ def number_hashes(key: int, first: int, count: int) -> Iterator[U64]:
     for start in range(0, count, _CHUNK):
         part = steps[: count - start]
         yield mixed(part + np.uint64((key + (first + start) * GAMMA) & MASK))
+
+
+def hashes_of_numbers(key: int, numbers: npt.NDArray[np.int64]) -> U64:
+    """The hash of each number under a key, as `number_hashes` has it, shape [n]."""
+    counters = numbers.astype(np.uint64)
+    counters += np.uint64(1)
+    counters *= np.uint64(GAMMA)
+    counters += np.uint64(key)
+    return mixed(counters)
+
+
+def hashed_number(key: int, value: int) -> int:
+    """The number below 2**64 that has this hash under a key."""
+    for shift, inverse in _STEPS_BACK:
+        value = value * inverse & MASK
+        value ^= value >> shift ^ value >> 2 * shift
+    return ((value - key) * _STEP_BACK - 1) & MASK
 
 
 NULL = name_hash("null")  # the hash of a missing value, and what makes that of 0 another than 0

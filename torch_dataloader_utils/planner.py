@@ -212,7 +212,8 @@ class Planner:
         shards, all_on_each = call_generate(self._generate, source.files, options.num_shards, epoch, num_ranks, rank)
         if all_on_each:
             self.warn.of_strategy(type(self._generate).__name__, num_ranks)
-        plan = generated_plan(shards, source.files, options, epoch, rank, source.exact)
+        order = lap * max(len(source.splits), 1)
+        plan = generated_plan(shards, source.files, options, epoch, rank, source.exact, order)
         plan = replace(plan, num_ranks=num_ranks)
         return plan if lap == 0 else plan.as_repeats()
 

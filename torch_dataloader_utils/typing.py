@@ -10,7 +10,7 @@ from torch_dataloader_utils.options.packing import PackLike
 from torch_dataloader_utils.options.ranks import RanksLike
 from torch_dataloader_utils.options.sharding import ShardingLike
 from torch_dataloader_utils.options.shuffle import ShuffleLike
-from torch_dataloader_utils.options.sources import AppendedLike, FollowLike, PartitioningLike, SourceLike
+from torch_dataloader_utils.options.sources import AppendedLike, CatalogLike, FollowLike, PartitioningLike, SourceLike
 from torch_dataloader_utils.options.strings import StringsLike
 from torch_dataloader_utils.options.subset import SampleLike, SubsetLike
 from torch_dataloader_utils.options.transform import TransformLike
@@ -21,6 +21,7 @@ __all__ = [
     "AppendedLike",
     "BucketsLike",
     "CacheLike",
+    "CatalogLike",
     "EvenLike",
     "FollowLike",
     "ListsLike",

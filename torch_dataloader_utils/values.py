@@ -249,13 +249,15 @@ class Field:
         kept: what is stored then.
         check: returns what is stored of what was given, or raises an OptionError.
         doc: the line that documents it.
-        secret: whether it is left out of reprs and errors.
+        secret: whether it is left out of reprs and errors; or a function that says so of a value.
         by_position: whether it can be given by position.
     """
 
     __slots__ = ("by_position", "check", "default", "doc", "kept", "name", "secret")
 
-    def __init__(self, default: Any, check: Check | None, doc: str, secret: bool, by_position: bool) -> None:
+    def __init__(
+        self, default: Any, check: Check | None, doc: str, secret: bool | Callable[[Any], bool], by_position: bool
+    ) -> None:
         self.name = ""
         self.default, self.check, self.doc, self.secret, self.by_position = default, check, doc, secret, by_position
         self.kept = default
@@ -268,6 +270,10 @@ class Field:
         value = plain(value)
         return value if self.check is None else plain(self.check(where, value))
 
+    def hides(self, value: Any) -> bool:
+        """Whether a value of it is left out of reprs and errors."""
+        return self.secret(value) if callable(self.secret) else self.secret
+
     @property
     def is_required(self) -> bool:
         """Whether it has no default."""
@@ -275,7 +281,12 @@ class Field:
 
 
 def setting(
-    *, default: Any = _REQUIRED, check: Check | None = None, doc: str = "", secret: bool = False, kw_only: bool = True
+    *,
+    default: Any = _REQUIRED,
+    check: Check | None = None,
+    doc: str = "",
+    secret: bool | Callable[[Any], bool] = False,
+    kw_only: bool = True,
 ) -> Any:
     """Declare a field of a value.
 
@@ -283,7 +294,7 @@ def setting(
         default: what it is if it is not given; without one, it must be given.
         check: returns what is stored of what was given, or raises an OptionError.
         doc: the line that documents it.
-        secret: whether it is left out of reprs and errors.
+        secret: whether it is left out of reprs and errors; or a function that says so of a value.
         kw_only: False lets it be given by position, as the first field mostly is.
     """
     return Field(default, check, doc, secret, not kw_only)
@@ -383,7 +394,7 @@ class Value:
 
     def text(self, show: Callable[[str, Any], str]) -> str:
         """How it is made, as Python, with these texts of its fields by name; those that are secret are left out."""
-        items = [(self.fields[name], item) for name, item in self.given().items() if not self.fields[name].secret]
+        items = [(self.fields[name], item) for name, item in self.given().items() if not self.fields[name].hides(item)]
         # Only the first may be given by position: the others would take its place if it is left out.
         first = next((name for name, field in self.fields.items() if field.by_position), None)
         texts = [f"{'' if field.name == first else f'{field.name}='}{show(field.name, item)}" for field, item in items]

@@ -18,12 +18,19 @@ from torch_dataloader_utils.batching.batches import BatchMaker, Part
 from torch_dataloader_utils.batching.mixed import mixed_batches
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
-from torch_dataloader_utils.mixing.schedule import Schedule, Stretch
+from torch_dataloader_utils.mixing.curriculum import Curriculum
+from torch_dataloader_utils.mixing.deal import Deal, Schedule
 from torch_dataloader_utils.model import WorkerCursor
 from torch_dataloader_utils.reading.blocks import Block
 
 FIRST = 1_000  # the number of the first row of each shard, times that of the shard
 counts = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any)
+
+
+def schedule_of(rows: tuple[int, ...], size: int) -> Schedule:
+    """The only rank's, of all rows in proportion."""
+    turns = Curriculum.constant(rows, rows=rows).of_epoch(0)
+    return Schedule(Deal(turns, rows, 1, size, False, 0), 0, rows)
 
 
 class Counting:
@@ -56,7 +63,7 @@ class Counting:
 )
 def test_each_batch_has_the_next_rows_of_each_shard(shards, size, output, memory, data) -> None:
     rows = tuple(map(sum, shards))
-    schedule = Schedule((Stretch(rows, tuple(map(float, rows))),), size)
+    schedule = schedule_of(rows, size)
     taken = data.draw(st.integers(0, schedule.steps))
     delivered = schedule.after(taken)
     blocks = [blocks_of(counts, output, FIRST * shard) for shard, counts in enumerate(shards)]
@@ -81,7 +88,7 @@ def test_each_batch_has_the_next_rows_of_each_shard(shards, size, output, memory
 def test_a_batch_across_blocks_is_put_in_order_with_those_after_it() -> None:
     form = Counting(make_form("numpy", ["id", "valid"], pin_memory=False))
     blocks = [blocks_of([100] * 5), blocks_of([80] * 5 + [100], first=FIRST)]
-    schedule = Schedule((Stretch((500, 500), (1.0, 1.0)),), 14)
+    schedule = schedule_of((500, 500), 14)
     assert sum(len(batch["id"]) for batch in mixed_batches(Blocks(blocks), [BlockLog(), BlockLog()], schedule, 0, form))
     assert form.joined == 1  # the last batch, which is short
     assert sum(form.mixed) == 1_000 // 14

@@ -69,6 +69,7 @@ def test_the_culprit_is_where_the_time_goes(tdu):
     ("options", "unit", "amount"),
     [
         ({"pack": 64}, "tokens", 60_000),
+        ({"pack": Pack(64, keys="hf")}, "tokens", 60_000),
         ({"pack": Pack(64, columns=["ids"], method="wrap")}, "tokens", 60_000 - 60_000 % 64),
         ({"batch_tokens": 256, "shuffle": True}, "rows", 3000),
         ({"batch_tokens": Buckets(256, by="number")}, "rows", 3000),

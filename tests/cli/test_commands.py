@@ -203,7 +203,7 @@ def test_index_refuses_tables_missing_names_and_places_among_the_data(tdu):
     assert "no such file" in tdu.error("index", "data", "--manifest", "none", "--check")
 
 
-def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path):
+def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path, monkeypatch):
     catalog = load_catalog("default", type="sql", uri="sqlite:///t.db", warehouse=str(tmp_path / "warehouse"))
     catalog.create_namespace("db")
     rows = pa.table({"id": range(50)})
@@ -215,9 +215,12 @@ def test_iceberg_tables_are_read_by_catalog_and_name(tdu, tmp_path):
     by_options = ("--table", "db.events", "--catalog", "type=sql", "--catalog", "uri=sqlite:///t.db")
     by_file = ("--table", "db.events", "--catalog-config", "catalog.yaml")
     assert tdu.json("head", *by_options, "-n", "1") == tdu.json("head", *by_file, "-n", "1") == [{"id": 10}]
-    source = {"kind": "iceberg", "table": "db.events", "catalog": {"type": "sql", "uri": "sqlite:///t.db"}}
-    Path("loader.json").write_text(json.dumps({"source": source}))
-    assert tdu.json("head", "--config", "loader.json", "-n", "1") == [{"id": 10}]
+    monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__URI", "sqlite:///t.db")
+    assert tdu.json("head", "--table", "db.events", "--catalog", "default", "-n", "1") == [{"id": 10}]
+    for catalog in ({"type": "sql", "uri": "sqlite:///t.db"}, "default"):
+        source = {"kind": "iceberg", "table": "db.events", "catalog": catalog}
+        Path("loader.json").write_text(json.dumps({"source": source}))
+        assert tdu.json("head", "--config", "loader.json", "-n", "1") == [{"id": 10}]
     read = tdu.json("verify", *by_file, "--num-ranks", "2", "--read")
     assert read["ok"]
     assert read["read"] | {"rows": 40, "ids": ["_file", "_pos"]} == read["read"]

@@ -202,7 +202,7 @@ def test_a_config_file_may_hold_a_transform_of_this_package(tdu):
         ("path: data\ntransform: {_target_: os.system, command: ls}", "transform: _target_='os.system': a command"),
         (
             "path: data\ncollate_fn: {_target_: torch_dataloader_utils.transforms.x}",
-            "a command builds only DecodeImages",
+            "a command builds only ChatTemplate, ColumnDropout",
         ),
     ],
 )

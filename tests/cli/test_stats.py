@@ -35,6 +35,10 @@ def test_stats_write_a_page_and_a_spec_that_fit_takes(tdu):
     assert prep.digest in tdu("fit", "data", "--spec", "spec.yaml", "-o", "prep.json")
     assert tdu.json("fit", "data", "--spec", "spec.yaml", "-o", "b.json", "--dtype", "float64")["digest"] != prep.digest
     assert tdu.json("fit", "data", "--spec", "spec.yaml", "-o", "c.json", "--set", "limit=5")["digest"] != prep.digest
+    assert made["quantile_errors"] == prep.quantile_errors()
+    Path("robust.yaml").write_text("age: {kind: robust}")
+    exact = tdu.json("fit", "data", "--spec", "robust.yaml", "-o", "d.json", "--quantiles", "exact")
+    assert exact["quantile_errors"] == {"age": 0.0}
 
 
 def test_stats_of_footers_read_no_rows(tdu):
@@ -64,5 +68,34 @@ def test_what_is_wrong_is_said_before_rows_are_read(tdu):
     assert "standardise" in tdu.error("fit", "data", "--spec", "nope.yaml", "-o", "prep.json")
     assert "ages" in tdu.error("fit", "data", "--spec", "gone.yaml", "-o", "prep.json")
     assert "float32" in tdu.error("fit", "data", "--spec", "spec.yaml", "-o", "prep.json", "--dtype", "int8")
+    assert "expected 'exact'" in tdu.error("fit", "data", "--spec", "spec.yaml", "-o", "p.json", "--quantiles", "often")
     assert "there is no folder" in tdu.error("stats", "data", "--html", "no/stats.html")
     assert "there is no folder" in tdu.error("stats", "data", "--spec", "no/spec.yaml")
+
+
+def test_fit_updates_a_saved_one(tdu):
+    Path("spec.yaml").write_text("age: {kind: standardize}\ncity: {kind: categorize}\n")
+    fit = ("fit", "data", "--spec", "spec.yaml", "-o", "prep.json")
+    tdu(*fit)
+    before = Preprocess.load("prep.json")
+    more = pa.table({"age": [50, None, 99], "city": ["Rome", "Oslo", "Rome"]})
+    pq.write_table(more, "more.parquet")
+    shown = tdu("fit", "more.parquet", "--update", "prep.json", "-o", "prep2.json")
+    after = Preprocess.load("prep2.json")
+    assert after.digest == before.fit("more.parquet", update=True).digest
+    assert after.digest in shown + tdu.done.stderr
+    assert "city has 1 more id" in shown + tdu.done.stderr
+    found = tdu.json("fit", "more.parquet", "--update", "prep.json", "--only-ids", "-o", "prep3.json")
+    assert (found["generation"], found["grown"]) == (1, {"city": 1})
+    assert Preprocess.load("prep3.json").parameters("age") == Preprocess.load("prep.json").parameters("age")
+    tdu("fit", "more.parquet", "--update", "prep2.json", "-o", "prep2.json")
+    assert Preprocess.load("prep2.json").generation == 2
+    for options, problem in {
+        (): "expected --spec FILE",
+        ("--spec", "spec.yaml", "--update", "prep.json"): "expected --spec FILE",
+        ("--update", "none.json"): "there is no such file",
+        ("--update", "prep.json", "--dtype", "float32"): "--dtype",
+        ("--spec", "spec.yaml", "--only-ids"): "--only-ids",
+    }.items():
+        assert problem in tdu.error("fit", "more.parquet", *options, "-o", "prep4.json")
+    assert not Path("prep4.json").exists()

@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-@pytest.mark.parametrize("feature", ["wings", "catalogManaged", "checkpointProtection"])
+@pytest.mark.parametrize("feature", ["wings", "checkpointProtection"])
 def test_what_the_table_requires_of_readers_is_named(table: Path, feature: str) -> None:
     require(table, feature)
     for options in ({}, {"version": 0}):

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.end_to_end.parts import Part, Seen, each_once, ids
-from torch_dataloader_utils import StructuredDataset, Weights, combine
+from tests.end_to_end.parts import Part, Seen, draw, drawn_rows, each_once, ids, with_draws
+from torch_dataloader_utils import StructuredDataset, Transform, Weights, combine
 
 SIZES = {"web": 25, "code": 9, "books": 4}
 FIRST = {"web": 0, "code": 1000, "books": 2000}
@@ -27,6 +27,13 @@ def write_mix(folder: Path) -> dict[str, Any]:
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=3)
         datasets[name] = StructuredDataset.create_dataloader(folder / f"{name}.parquet")[1]
     return datasets
+
+
+def write_drawn(folder: Path) -> dict[str, Any]:
+    """The same files, with numbers that are drawn for rows."""
+    write_mix(folder)
+    transform = Transform(draw, random=True)
+    return {name: {"source": folder / f"{name}.parquet", "transform": transform} for name in SIZES}
 
 
 def write_nested(folder: Path) -> dict[str, Any]:
@@ -67,15 +74,20 @@ ORDER = [(0, {"web": 1, "code": 0, "books": 0}), (20, {"web": 1, "code": 1, "boo
 
 COMBINED = {
     "mix": mix(each_once(MIXED)),
-    "mix, first": mix(laps((18, 9, 3)), stop="first", weights={"web": 6, "code": 3, "books": 1}),
-    "mix, all": mix(laps((25, 12, 12)), stop="all", weights=HALF_WEB),
-    "mix, all, padded": mix(laps((25, 12, 12)), stop="all", weights=HALF_WEB, even="pad"),
+    "mix, ended": mix(each_once(MIXED), weights={"web": 1, "code": 3, "books": 2}),
+    "mix, first": mix(laps((19, 9, 3)), stop="first", weights={"web": 6, "code": 3, "books": 1}),
+    "mix, all": mix(laps((25, 12, 13)), stop="all", weights=HALF_WEB),
+    "mix, all, padded": mix(laps((25, 12, 13)), stop="all", weights=HALF_WEB, even="pad"),
     "mix, repeat": mix(laps((25, 9, 10)), repeat={"books": 2.5}),
     "mix, rows per epoch": mix(laps((20, 10, 10)), rows_per_epoch=40, weights=HALF_WEB),
     "mix, temperature": mix(laps((25, 15, 10)), stop="all", weights=Weights(temperature=2)),
-    "mix, single": mix(laps((25, 12, 12)), batches="single", stop="all", weights=HALF_WEB),
+    "mix, single": mix(laps((25, 12, 13)), batches="single", stop="all", weights=HALF_WEB),
+    "mix, single, rows per epoch": mix(
+        laps((24, 12, 12)), batches="single", batch_size=2, rows_per_epoch=48, weights=HALF_WEB
+    ),
     "mix, splits": mix(each_once(MIXED), batches="splits", split_rows=3),
+    "mix, repeat, draws": Part(write_drawn, mixed(repeat={"books": 2.5}), with_draws(laps((25, 9, 10))), drawn_rows),
     "curriculum": mix(laps((32, 8, 0), (17, 13, 10)), rows_per_epoch=40, weights=Weights(CHANGE, at="row")),
     "curriculum, once": mix(each_once(MIXED), weights=Weights(ORDER, at="row")),
-    "nested": mix(laps((25, 16, 8)), write_nested, stop="all", weights={"text": 2, "code": 1}),
+    "nested": mix(laps((25, 17, 8)), write_nested, stop="all", weights={"text": 2, "code": 1}),
 }

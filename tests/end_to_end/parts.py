@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.transforms.test_images import SIZE, pixels_of, png
 from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
-from torch_dataloader_utils import Sample, StructuredDataset, Subsets
+from torch_dataloader_utils import Sample, StructuredDataset, Subsets, Transform
 from torch_dataloader_utils.class_weights.draws import ClassDraw
 from torch_dataloader_utils.hashing import Choice, name_hash
 from torch_dataloader_utils.options import SubsetOptions
+from torch_dataloader_utils.reading.row_generator import RowGenerator
 from torch_dataloader_utils.schemas.value_hashes import key_hashes
 from torch_dataloader_utils.subsets.choice import choice_of
 from torch_dataloader_utils.transforms import DecodeImages, Tokenize
@@ -116,7 +118,13 @@ def write_partitions(folder: Path) -> str:
 
 def of_rows(**options: Any) -> Callable[..., Any]:
     """Makes loaders of small shuffled batches of the files of `write_rows`."""
-    given = {"columns": ["id"], "batch_size": 4, "split_rows": 5, "shuffle": True, "shuffle_buffer_size": 10} | options
+    given: dict[str, Any] = {
+        "columns": ["id"],
+        "batch_size": 4,
+        "split_rows": 5,
+        "shuffle": True,
+        "shuffle_buffer_size": 10,
+    } | options
     return lambda path, **place: StructuredDataset.create_dataloader(path, **given, **place)[0]
 
 
@@ -174,16 +182,52 @@ def tokenized(batch: Any) -> list[int]:
     return ids(batch)
 
 
+FAILING = frozenset(range(0, ROWS * FILES, 11)) | {1, 2, 3, 4}  # rows for which a transform fails
+
+
+def some_fail(rows: pa.RecordBatch) -> pa.RecordBatch:
+    if not FAILING.isdisjoint(rows.column("id").to_pylist()):
+        raise ValueError("a bad row")
+    return rows
+
+
+def draw(rows: pa.RecordBatch, rng: RowGenerator) -> pa.RecordBatch:
+    """The rows with numbers of two calls."""
+    drawn = [pa.array(rng.integers(1 << 60, shape=2)[:, 1]), pa.array(rng.normal())]
+    return pa.record_batch([*rows.columns, *drawn], names=[*rows.schema.names, "number", "normal"])
+
+
+def drawn_rows(batch: Any) -> list[tuple[int, int, float]]:
+    """The rows of a batch with what was drawn for them."""
+    real = batch.get("valid", slice(None))
+    return list(zip(ids(batch), batch["number"][real].tolist(), batch["normal"][real].tolist(), strict=True))
+
+
+def with_draws(law: Callable[[list[Seen]], None]) -> Callable[[list[Seen]], None]:
+    """The law of the rows; and no numbers are drawn twice, by other rows, copies or laps, or in other epochs."""
+
+    def drawn(epochs: list[Any]) -> None:
+        law([Counter(row for row, *_ in seen.elements()) for seen in epochs])
+        for place in (1, 2):
+            numbers = Counter(each[place] for seen in epochs for each in seen.elements())
+            assert max(numbers.values()) == 1
+
+    return drawn
+
+
 TRAIN = Subsets({"train": 0.7, "val": 0.3})["train"]
 BY_NAME = TRAIN.replace(by="name")
 FRACTION = Sample(0.7)
 BUDGET: dict[str, Any] = {"columns": ["id", "clicks"], "batch_tokens": 20, "batch_size": 6}
 SPARSE: dict[str, Any] = {"columns": ["id", "clicks", "views"], "jagged": {"sparse": ["clicks", "views"]}}
 IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages("image", SIZE)}
+FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_errors=1.0)}
+LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
+DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
 
-def one(law: Callable[[list[Seen]], None], held: Callable[[Any], list[int]] = ids, **options: Any) -> Part:
+def one(law: Callable[[list[Seen]], None], held: Callable[[Any], list[Any]] = ids, **options: Any) -> Part:
     """A part that reads the files of `write_rows`; whether its rows are counted follows from the options."""
     uncounted = "batch_tokens" in options or "class_weights" in options or options.get("subset") == BY_NAME
     return Part(write_rows, of_rows(**options), law, held, counted=not uncounted or "count_rows" in options)
@@ -197,6 +241,17 @@ OF_ONE = {
         write_partitions, of_rows(filters=[("p", "!=", 1)]), each_once([*EVERY[:ROWS], *EVERY[-ROWS:]]), ids
     ),
     "fraction": one(each_once(chosen(fraction=FRACTION)), fraction=FRACTION),
+    "draws": one(with_draws(each_once(EVERY)), drawn_rows, **DRAWS),
+    "draws, padded": one(with_draws(each_once(EVERY)), drawn_rows, even="pad", **DRAWS),
+    "draws of copies": one(with_draws(copies), drawn_rows, class_weights={"label": WEIGHTS}, **DRAWS),
+    "rows that fail": one(each_once(row for row in EVERY if row not in FAILING), **FAILS),
+    "rows that fail, uncounted": Part(
+        write_rows,
+        of_rows(filters=LARGE, **FAILS),
+        each_once(row for row in EVERY if row % 3 and row not in FAILING),
+        ids,
+        counted=False,
+    ),
     "limit": one(each_once(range(43)), limit=43),
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
     "class weights": one(copies, class_weights={"label": WEIGHTS}),

@@ -21,7 +21,7 @@ import pytest
 import torch
 from fsspec.registry import _registry
 
-from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, Processes, StructuredDataset
+from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, Processes, RowErrors, StructuredDataset
 
 GOOD = pa.table({"a": range(2000), "b": [None] + [1.0] * 1999, "c": ["x"] * 2000})
 
@@ -243,7 +243,7 @@ def test_a_filter_that_matches_nothing(root: Path, filters: Any, caplog: pytest.
 
 
 def test_errors_pickle() -> None:
-    for error in DataLoaderUtilsError.__subclasses__():
+    for error in set(DataLoaderUtilsError.__subclasses__()) - {RowErrors}:  # which is made of errors
         again = pickle.loads(pickle.dumps(error("what and why")))
         assert type(again) is error
         assert str(again) == "what and why"

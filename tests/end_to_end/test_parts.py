@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from tests.end_to_end.packed_parts import PACKED
 from tests.end_to_end.parts import OF_ONE, Part, Seen
 from tests.end_to_end.table_parts import TABLES
 from tests.packing.helpers import LENGTH
-from tests.resume.helpers import batches, pass_with_states, through_json
+from tests.resume.helpers import batches, pass_with_states, plain, through_json
 from torch_dataloader_utils import merge_state_dicts
-from torch_dataloader_utils.errors import ShardingError
+from torch_dataloader_utils.errors import CountsRequiredError, ShardingError
 from torch_dataloader_utils.options import PackOptions
 from torch_dataloader_utils.options.buckets import BucketOptions
 
@@ -139,3 +140,55 @@ def test_other_ranks_and_workers_deliver_the_rest(
 def test_what_needs_a_job_is_refused_without_one(part: Part, loader_of: Callable[..., Any]) -> None:
     with pytest.raises(ShardingError, match=part.refused):
         next(iter(loader_of(1, 2, 0)))
+
+
+# ----------------------------------------------------------------------------------------------------------------- head
+
+OF_BATCHES = ("cu_seqlens", "max_seqlen")  # follow from all of a batch
+
+
+def rows_of(batch: Any) -> list[Any]:
+    """The rows of a plain batch: their values by key."""
+    columns = {key: values_of(value) for key, value in batch.items() if not key.endswith(OF_BATCHES)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def values_of(value: Any) -> list[Any]:
+    """The value of each row in an entry of a batch."""
+    if not isinstance(value, dict):
+        return list(value)
+    values, ends = value["values"], value.get("offsets") or list(accumulate(value["lengths"], initial=0))
+    lists = [values[first:last] for first, last in pairwise(ends)]
+    size = len(lists) // len(value.get("keys", [0]))
+    return list(zip(*(lists[at : at + size] for at in range(0, len(lists), size)), strict=True))
+
+
+def counts(loader: Any) -> list[float]:
+    found = loader.metrics(total=True)
+    return [found.get(name, 0) for name in ("data_wait_s", "steps", "rows", "bytes_decoded", "bytes_by_pyarrow")]
+
+
+@in_all_places
+def test_head_is_the_first_rows_of_an_epoch_and_changes_nothing(
+    part: Part, num_ranks: int, num_workers: int, loader_of: Callable[..., Any]
+) -> None:
+    for rank in range(num_ranks):
+        expected = batches(loader_of(rank, num_ranks, num_workers))
+        rows = [row for batch in expected for row in rows_of(batch)]
+        loader = loader_of(rank, num_ranks, num_workers)
+        if part.refused:
+            with pytest.raises(CountsRequiredError, match="follow=True"):
+                loader.head(1)
+        passing = iter(loader)
+        for step, batch in enumerate(expected):
+            if step or not part.refused:
+                before = loader.state_dict(), loader.dataset._passes.live, counts(loader)
+                n = (1, len(rows_of(expected[0])) + 1, len(rows) + 1)[step % 3]
+                head = loader.head(n)
+                assert set(head) == set(batch)
+                assert rows_of(plain(head)) == rows[:n]
+                if any(key.endswith(OF_BATCHES) for key in head):
+                    part.held(head)  # which follow from all rows together
+                assert (loader.state_dict(), loader.dataset._passes.live, counts(loader)) == before
+            assert plain(next(passing)) == batch
+        assert next(passing, None) is None

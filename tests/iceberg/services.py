@@ -9,14 +9,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from urllib.parse import parse_qs
 import boto3
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
-from s3fs import S3FileSystem
 
 from tests.ports import HOST, free_ports
 from tests.storage import servers
@@ -92,37 +89,6 @@ def rest_tables(folder: Path) -> Iterator[Service]:
             "oauth2-server-uri": f"http://{HOST}:{port}/v1/oauth/tokens",
         }
         yield Service({**catalog, **properties}, store, folder)
-
-
-def let_guest_in(service: Service, secret: str) -> dict[str, str]:
-    """Make this the one secret with which SeaweedFS lets "guest" read, from now on: what a FileIO needs for it."""
-    assert service.store is not None
-    assert service.folder is not None
-    config = service.folder / "s3.json"
-    staff = [one for one in json.loads(config.read_text())["identities"] if one["name"] != "guest"]
-    keys = [{"accessKey": "guest", "secretKey": secret}]
-    guest = {"name": "guest", "credentials": keys, "actions": ["Read", "List"]}
-    config.write_text(json.dumps({"identities": [*staff, guest]}))
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # a process may be gone
-            words = command.read_bytes().split(b"\0")
-            if words[0].endswith(b"/weed") and f"-s3.config={config}".encode() in words:
-                os.kill(int(command.parent.name), signal.SIGHUP)  # it reads the file again
-    properties = {**s3_properties(service.store), "s3.access-key-id": "guest", "s3.secret-access-key": secret}
-    options = {"key": "guest", "secret": secret, "endpoint_url": properties["s3.endpoint"]}
-    deadline = time.monotonic() + 10
-    while not _may_list(S3FileSystem(**options, skip_instance_cache=True)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return properties
-
-
-def _may_list(filesystem: S3FileSystem) -> bool:
-    try:
-        filesystem.ls(BUCKET, refresh=True)
-    except PermissionError:
-        return False
-    return True
 
 
 def glue_tables(store: Store) -> Service:
@@ -192,27 +158,71 @@ def _postgres_answers(port: int) -> bool:
     return done.returncode == 0
 
 
+ALONE = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
+_OTHERS = [f"GET /v1/{{prefix}}/namespaces/{{namespace}}{rest}" for rest in ("", "/tables", "/tables/{table}")]
+
+
+@dataclass(frozen=True)
+class Vending(Service):
+    """A REST catalog of one table.
+
+    Attributes:
+        asked: the requests that it got, such as "POST /v1/oauth/tokens".
+        warehouses: for which its configuration was asked.
+    """
+
+    asked: list[str] = field(default_factory=list)
+    warehouses: set[str | None] = field(default_factory=set)
+
+
 @contextmanager
-def vending(table: Table, credentials: Callable[[int], Mapping[str, str]]) -> Iterator[Service]:
-    """A REST catalog of one table that gives credentials of its own with each load: `credentials(0)`, `(1)`, ..."""
+def vending(
+    table: Table,
+    credentials: Callable[[int], Mapping[str, str] | Sequence[tuple[str, Mapping[str, str]]] | None],
+    alone: bool = False,
+    signed: bool = False,
+) -> Iterator[Vending]:
+    """A REST catalog of one table that gives credentials of its own with each load: `credentials(0)`, `(1)`, ...
+
+    Args:
+        table: the table.
+        credentials: those of a load, for the table, or as (prefix, properties), which come as `storage-credentials`;
+            None: the catalog fails.
+        alone: whether the catalog has a request for credentials alone.
+        signed: whether requests are signed as those to AWS, instead of having a token.
+    """
     loads = iter(range(1_000_000))
+    asked: list[str] = []
+    warehouses: set[str | None] = set()
+    login = "AWS4-HMAC-SHA256 Credential=" if signed else f"Bearer {TOKEN}"
+
+    def vended() -> dict[str, Any] | None:
+        given = credentials(next(loads))
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            return {"storage-credentials": [{"prefix": prefix, "config": dict(own)} for prefix, own in given]}
+        return {"config": dict(given), "storage-credentials": []}
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            path, _, query = self.path.partition("?")
+            asked.append(f"GET {path}")
+            if not (self.headers["Authorization"] or "").startswith(login):
                 self._answer({}, 401)
-                return
-            if self.path.startswith("/v1/config"):
-                answer: dict[str, Any] = {"defaults": {}, "overrides": {}}
+            elif path.endswith("/v1/config"):
+                warehouses.add(parse_qs(query).get("warehouse", [None])[0])
+                self._answer({"defaults": {}, "overrides": {}, **({"endpoints": [*_OTHERS, ALONE]} if alone else {})})
+            elif (given := vended()) is None:
+                self._answer({"error": {"message": "out of order", "type": "any", "code": 500}}, 500)
+            elif self.path.endswith("/credentials"):
+                self._answer(given)
             else:
-                answer = {
-                    "metadata-location": table.metadata_location,
-                    "metadata": json.loads(table.metadata.model_dump_json()),
-                    "config": dict(credentials(next(loads))),
-                }
-            self._answer(answer)
+                metadata = json.loads(table.metadata.model_dump_json())
+                self._answer({"metadata-location": table.metadata_location, "metadata": metadata, **given})
 
         def do_POST(self) -> None:
+            asked.append(f"POST {self.path}")
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             known = form["client_secret"] == [CLIENT_SECRET]
             self._answer({"access_token": TOKEN, "token_type": "bearer"} if known else {}, 200 if known else 401)
@@ -233,8 +243,8 @@ def vending(table: Table, credentials: Callable[[int], Mapping[str, str]]) -> It
         thread.start()
         try:
             uri = f"http://{HOST}:{server.server_port}"
-            login = {"credential": f"client:{CLIENT_SECRET}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
-            yield Service({"type": "rest", "uri": uri, **login})
+            secret = {"credential": f"client:{CLIENT_SECRET}", "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
+            yield Vending({"type": "rest", "uri": uri, **secret}, asked=asked, warehouses=warehouses)
         finally:
             server.shutdown()
             thread.join()

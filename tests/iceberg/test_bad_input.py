@@ -128,10 +128,9 @@ def test_no_such_table(numbers: Table, tmp_path: Path) -> None:
 
 
 def test_a_name_without_a_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))  # no configuration of this machine's user
-    message = error_of(lambda: open_table("ns.numbers"), CatalogError)
-    assert "catalog_config=" in message
-    assert "ns.numbers" in message
+    monkeypatch.setenv("HOME", str(tmp_path))  # no configuration of this machine's user
+    message = error_of(lambda: open_table("ns.numbers"), OptionError)
+    assert "table='ns.numbers' without a catalog, so of the default one, 'default'" in message
 
 
 def test_a_name_that_is_kept_under_another_catalogs_name(numbers: Table, tmp_path: Path) -> None:
@@ -188,11 +187,11 @@ def test_what_is_no_table(table: Any) -> None:
     assert "table=" in error_of(lambda: open_table(table), OptionError)
 
 
-def test_a_catalog_config_that_is_none(tmp_path: Path) -> None:
-    assert "catalog: expected a dict" in error_of(
-        lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError
-    )
-    assert "t0ken" not in error_of(lambda: open_table("ns.t", catalog_config="sqlite://t0ken"), OptionError)
+@pytest.mark.parametrize("catalog", ["sqlite://t0ken", "", 5, ["t0ken"], {5: "t0ken"}, object()])
+def test_what_is_no_catalog(catalog: Any) -> None:
+    message = error_of(lambda: open_table("ns.t", catalog_config=catalog), OptionError)
+    assert "catalog: expected the name of a catalog" in message
+    assert "t0ken" not in message
 
 
 # ------------------------------------------------------------------------------------------------- unreachable, denied

@@ -17,7 +17,7 @@ import requests
 from tests.ports import HOST
 from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import CatalogError, DataNotFoundError
-from torch_dataloader_utils.iceberg import catalog as catalogs
+from torch_dataloader_utils.iceberg import clients
 
 # pyiceberg leaves the connections of its session to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -108,7 +108,7 @@ def test_a_redirect_to_another_host_gets_nothing(path: str, given: dict[str, str
 def test_the_connection_of_a_refused_answer_is_closed() -> None:
     answers: list[requests.Response] = []
     with catalog({"/v1/config": "http://elsewhere.test/v1/config"}) as (uri, _), requests.Session() as session:
-        session.hooks["response"] += [lambda answer, **_: answers.append(answer), catalogs._stay]
+        session.hooks["response"] += [lambda answer, **_: answers.append(answer), clients._stay]
         with pytest.raises(CatalogError, match="it redirects to"):
             session.get(f"{uri}/v1/config")
         assert answers[0].raw.closed

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from time import monotonic
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -26,6 +25,7 @@ from torch_dataloader_utils import IcebergDataset
 from torch_dataloader_utils.errors import BatchTimeoutError
 from torch_dataloader_utils.iceberg import plan
 from torch_dataloader_utils.iceberg.plan import IcebergRead, refreshed_storage
+from torch_dataloader_utils.iceberg.vended import TableAccess
 from torch_dataloader_utils.storage import Storage
 
 TIMEOUT = 1.0  # seconds
@@ -76,7 +76,8 @@ def test_a_catalog_that_does_not_answer_a_reading_thread_is_named_within_the_tim
         rest = RestCatalog("rest", uri=uri)
     table = Table(("ns", "t"), made.metadata, made.metadata_location, made.io, rest)
     storage = Storage("memory", filesystem=MemoryFileSystem(), timeout=TIMEOUT)
-    renewal = plan._renewing(storage, SimpleNamespace(properties={"token": "first"}), table, IcebergRead()).renewal
+    access = TableAccess(made.location(), {"token": "first"})
+    renewal = plan._renewing(storage, access, table, IcebergRead()).renewal
     rest.uri = rest.properties["uri"] = silent
     begin = monotonic()
     with pytest.raises(BatchTimeoutError, match=r"table 'ns\.t': the catalog did not answer"):
@@ -86,7 +87,8 @@ def test_a_catalog_that_does_not_answer_a_reading_thread_is_named_within_the_tim
 
 def test_a_renewed_storage_has_the_limit_of_the_first(catalog: Catalog) -> None:
     made = catalog.create_table("ns.t", schema=pa.schema({"id": pa.int64()}))
-    assert refreshed_storage(made, IcebergRead(), TIMEOUT)[0].timeout == TIMEOUT
+    access = TableAccess(made.location())
+    assert refreshed_storage(access, made, IcebergRead(), TIMEOUT)[0].timeout == TIMEOUT
 
 
 def test_a_table_s_catalog_that_stops_answering_is_named_within_the_timeout(catalog: Catalog, silent: str) -> None:

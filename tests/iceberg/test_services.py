@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -22,16 +21,14 @@ from tests.iceberg.services import (
     TOKEN,
     Service,
     glue_tables,
-    let_guest_in,
     postgres_tables,
     rest_tables,
-    s3_properties,
     sqlite_tables,
     vending,
 )
 from tests.storage import servers
 from tests.storage.servers import ServerMissingError, Store
-from torch_dataloader_utils import DataLoaderUtilsError, IcebergDataset, Processes
+from torch_dataloader_utils import IcebergDataset, Processes
 
 PATIENCE = 90.0  # seconds from the death of a server to the error: some 20 of tries, for each of two files at most
 
@@ -190,117 +187,7 @@ def test_workers_read_after_this_process_has_used_s3(on_s3: tuple[Service, list[
     dataset.close()
 
 
-# ------------------------------------------------------------------------------------------------ vended credentials
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "worker", [{"num_workers": 0}, {"num_workers": 2, "worker_mode": "processes"}], ids=["here", "processes"]
-)
-@pytest.mark.parametrize("by_set_epoch", [True, False], ids=["set_epoch", "next pass"])
-def test_credentials_are_fetched_again_when_half_of_their_time_is_over(
-    rest: Service, worker: dict[str, Any], by_set_epoch: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store checks signatures: a wrong secret of the second load shows that it is used, and the third is good."""
-    assert rest.store is not None
-    name = f"ns.vended_{by_set_epoch}_{worker['num_workers']}".lower()
-    wanted = three_commits(rest.catalog, name)
-    properties, clock, loads = s3_properties(rest.store), time.time, []
-
-    def vended(load: int) -> dict[str, str]:
-        loads.append(load)
-        ends = int((time.time() + 3600) * 1000)
-        secret = {"s3.secret-access-key": "another"} if load == 1 else {}
-        return {**properties, **secret, "s3.session-token-expires-at-ms": str(ends)}
-
-    with vending(rest.catalog.load_table(name), vended) as catalog:
-        loader, dataset = IcebergDataset.create_dataloader(name, catalog_config=catalog.config, **worker)
-        copy = pickle.loads(pickle.dumps(dataset))
-
-        def ids_after(seconds: int) -> list[int]:
-            monkeypatch.setattr(time, "time", lambda: clock() + seconds)
-            if by_set_epoch:
-                dataset.set_epoch(seconds)
-            return ids_of(loader)
-
-        assert ids_after(0) == ids_after(1500) == wanted
-        assert loads == [0]
-        if worker["num_workers"]:
-            with pytest.raises(DataLoaderUtilsError, match=f"wh1/ns/{name[3:]}.*worker_mode='threads'") as raised:
-                ids_after(2000)
-            assert "another" not in str(raised.value)
-        else:  # refused, it asks once more
-            assert ids_after(2000) == wanted
-        asked = len(loads)
-        assert ids_after(4000) == ids_after(4100) == wanted
-        assert len(loads) == asked + 1
-        assert ids_of(copy) == wanted  # the store still takes the first secret; a copy asks no catalog
-        dataset.close()
-
-
-def test_worker_processes_read_the_next_epoch_after_credentials_without_an_expiry_ended(rest: Service) -> None:
-    table = many_groups(rest.catalog, "ns.ended_in_processes", 2)
-    given = [let_guest_in(rest, "first")]
-    with vending(table, lambda load: given[-1]) as catalog:
-        loader, dataset = IcebergDataset.create_dataloader(
-            "ns.ended_in_processes",
-            catalog_config=catalog.config,
-            batch_size=10_000,
-            num_workers=2,
-            worker_mode="processes",
-        )
-        assert ids_of(loader) == list(range(240_000))
-        given.append(let_guest_in(rest, "second"))
-        assert ids_of(loader) == list(range(240_000))
-        given.append(let_guest_in(rest, "third"))
-        assert ids_of(loader) == list(range(240_000))
-        dataset.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("files", [1, 12])
-@pytest.mark.parametrize("worker", [{"num_workers": 0}, {"num_workers": 2}], ids=["here", "threads"])
-def test_credentials_that_end_within_an_epoch_are_fetched_again(
-    rest: Service, worker: dict[str, Any], files: int
-) -> None:
-    """The store lets the guest in by another secret from the second batch on: open files and new ones read on."""
-    name = f"ns.ending_{files}_{worker['num_workers']}"
-    table = many_groups(rest.catalog, name, files)
-    given, loads = [let_guest_in(rest, "first")], []
-    changing = threading.Lock()  # a catalog never vends what its store has ceased to accept
-
-    def vended(load: int) -> dict[str, str]:
-        loads.append(load)
-        with changing:
-            return given[-1]
-
-    with vending(table, vended) as catalog:
-        loader, dataset = IcebergDataset.create_dataloader(
-            name, catalog_config=catalog.config, batch_size=10_000, prefetch_bytes=1, split_bytes="1MiB", **worker
-        )
-        batches = iter(loader)
-        first = next(batches)
-        with changing:
-            given.append(let_guest_in(rest, "second"))
-        assert ids_of([first, *batches]) == list(range(240_000))
-        assert loads == [0, 1]
-        assert ids_of(loader) == list(range(240_000))
-        given.append({**given[-1], "s3.secret-access-key": "wrong"})
-        let_guest_in(rest, "third")
-        with pytest.raises(DataLoaderUtilsError, match="PermissionError") as raised:  # the catalog's are refused, too
-            ids_of(loader)
-        assert not [secret for secret in ("second", "wrong", "third") if secret in str(raised.value)]
-        dataset.close()
-
-
-def many_groups(catalog: Catalog, name: str, files: int) -> Any:
-    """A table of the ids below 240,000, in so many files, and row groups of 20,000 rows."""
-    catalog.create_namespace_if_not_exists("ns")
-    properties = {"write.parquet.row-group-limit": "20000"}
-    table = catalog.create_table(name, schema=points(0, 1).schema, properties=properties)
-    for begin in range(0, 240_000, 240_000 // files):
-        table.append(points(begin, begin + 240_000 // files))
-    return table
+# ---------------------------------------------------------------------------------------------------------- secrets
 
 
 def test_no_secret_of_the_catalog_is_in_the_pickle(catalog: Catalog) -> None:

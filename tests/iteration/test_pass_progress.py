@@ -230,7 +230,7 @@ def test_a_bar_is_drawn_at_most_ten_times_a_second(folder: Path) -> None:
 def test_a_worker_of_a_foreign_loader_shows_nothing(folder: Path) -> None:
     with stderr_terminal() as terminal:
         dataset = made(folder).dataset
-        epochs = Passes(dataset._source, dataset._options, lambda: None, worker=(0, 2))
+        epochs = Passes(dataset._source, dataset._options, worker=(0, 2))
         started = epochs.begin()
         started.shown.update(started)
         epochs.close()

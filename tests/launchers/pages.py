@@ -19,8 +19,13 @@ def program(page: str, folder: Path) -> Path:
         table = {"id": ids, "feature_a": [row % 7 / 7 for row in ids], "label": [float(row % 2) for row in ids]}
         schema = pa.schema({"id": pa.int64(), "feature_a": pa.float64(), "label": pa.float64()})
         pq.write_table(pa.table(table, schema), folder / "data" / f"part-{number}.parquet")
-    blocks = re.findall(r"^```py\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks, page
     path = folder / "program.py"
-    path.write_text("\n".join(blocks))
+    path.write_text("\n".join(programs(page)))
     return path
+
+
+def programs(page: str) -> list[str]:
+    """The blocks of a page, each a program of its own; the first writes what the others read."""
+    blocks: list[str] = re.findall(r"^```py\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks, page
+    return blocks

@@ -10,7 +10,10 @@ import pytest
 from torch_dataloader_utils import MissingExtraError
 
 
-@pytest.mark.parametrize(("framework", "module"), [("lightning", "pytorch"), ("accelerate", "utils")])
+@pytest.mark.parametrize(
+    ("framework", "module"),
+    [("lightning", "pytorch"), ("accelerate", "utils"), ("trl", "trainer"), ("torchtitan", "components.dataloader")],
+)
 def test_the_framework_is_missing(framework: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"torch_dataloader_utils.integrations.{framework}"
     for blocked in (framework, f"{framework}.{module}"):

@@ -1,4 +1,4 @@
-"""loader.replace: another loader of the same listing, and loader.head: the first rows, as a table."""
+"""loader.replace: another loader of the same listing, and loader.preview: the first rows, as a table."""
 
 from __future__ import annotations
 
@@ -222,17 +222,17 @@ def test_a_combination_and_a_copy_say_on_what_to_call_it(folder: Path) -> None:
     combined: Any = combine([folder, loader], **RANKS)
     combined = combined[0] if isinstance(combined, tuple) else combined
     copy = StructuredLoader(pickle.loads(pickle.dumps(loader.dataset)), loader.dataset._options)
-    for call in ("replace", "head"):
+    for call in ("replace", "preview"):
         with pytest.raises(OptionError, match=rf"{call}\(\): this loader is of a combination: call it on the loaders"):
             getattr(combined, call)()
         with pytest.raises(OptionError, match="this dataset is a copy without its listing"):
             getattr(copy, call)()
 
 
-# ----------------------------------------------------------------------------------------------------------------- head
+# -------------------------------------------------------------------------------------------------------------- preview
 
 
-def test_head_shows_the_first_rows_in_file_order(folder: Path) -> None:
+def test_preview_shows_the_first_rows_in_file_order(folder: Path) -> None:
     options: dict[str, Any] = {
         "shuffle": "all",
         "batch_size": 4,
@@ -244,35 +244,34 @@ def test_head_shows_the_first_rows_in_file_order(folder: Path) -> None:
     passing = iter(loader)
     next(passing)
     state = loader.state_dict()
-    head = loader.head(n=3)
+    head = loader.preview(n=3)
     assert head.table.to_pydict() == {"id": [10, 11, 12], "name": ["a", "b", "a"], "day": [1, 1, 1]}
     assert len(head) == 3
     assert repr(head) == "id  name  day\n10  a     1\n11  b     1\n12  a     1\n3 rows, 3 columns"
     assert "<td" in head._repr_html_()
     assert loader.state_dict() == state
     assert len(list(passing)) == len(loader) - 1
-    assert loader.dataset.head(1).table == head.table.slice(0, 1)
+    assert loader.dataset.preview(1).table == head.table.slice(0, 1)
 
 
-def test_head_shows_rows_as_they_are_before_they_are_packed_or_collated(tmp_path: Path) -> None:
+def test_preview_shows_rows_as_they_are_before_they_are_packed_or_collated(tmp_path: Path) -> None:
     pq.write_table(pa.table({"ids": [[1, 2], [3], None]}), tmp_path / "x.parquet")
     loader = stream(tmp_path, pack=4, nulls="drop", collate_fn=lambda batch: 5, transform=lambda rows: rows, **RANKS)
-    assert loader.head().table.to_pydict() == {"ids": [[1, 2], [3]]}
-    assert "2 rows, 1 column" in repr(loader.head())
+    assert loader.preview().table.to_pydict() == {"ids": [[1, 2], [3]]}
+    assert "2 rows, 1 column" in repr(loader.preview())
 
 
-def test_head_of_no_rows_and_of_fewer_than_asked(folder: Path) -> None:
-    assert repr(stream(folder, filters=[("id", "<", 0)], **RANKS).head()).endswith("0 rows, 3 columns")
-    assert stream(folder, limit=2, **RANKS).head(100).table["id"].to_pylist() == [0, 1]
-    with pytest.raises(OptionError, match=r"head\(0\): expected a whole number of rows, at least 1"):
-        stream(folder, **RANKS).head(0)
+def test_preview_of_no_rows_and_of_fewer_than_asked(folder: Path) -> None:
+    assert repr(stream(folder, filters=[("id", "<", 0)], **RANKS).preview()).endswith("0 rows, 3 columns")
+    assert stream(folder, limit=2, **RANKS).preview(100).table["id"].to_pylist() == [0, 1]
+    with pytest.raises(OptionError, match=r"preview\(0\): expected a whole number of rows, at least 1"):
+        stream(folder, **RANKS).preview(0)
 
 
-def test_head_of_tables(catalog: Any, tmp_path: Path) -> None:
-    assert stream(Iceberg("ns.t", catalog=catalog[1]), shuffle=True, **RANKS).head(2).table["id"].to_pylist() == [0, 1]
+def test_preview_of_tables(catalog: Any, tmp_path: Path) -> None:
+    tables = [Iceberg("ns.t", catalog=catalog[1])]
     for make in (delta, log):
         (tmp_path / make.__name__).mkdir()
-        assert stream(make(tmp_path / make.__name__)[0], shuffle=True, **RANKS).head(2).table["id"].to_pylist() == [
-            0,
-            1,
-        ]
+        tables.append(make(tmp_path / make.__name__)[0])
+    for table in tables:
+        assert stream(table, shuffle=True, **RANKS).preview(2).table["id"].to_pylist() == [0, 1]

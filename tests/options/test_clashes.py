@@ -43,10 +43,22 @@ class Generates:
         return [Shard(0, tuple(Split(file) for file in files[rank::num_ranks]))]
 
 
+class Empties:
+    """A transform that makes empty rows of some, as ChatTemplate(long="drop") does."""
+
+    empties_rows = True
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
 TWO = {"datasets": 2}
+WRAPPED = Pack(16, method="wrap")
 # What has each side, alone; of facts, the path to read, the number of datasets to combine, or the part that it is.
 SIDES: Mapping[Half, Keywords] = {
     clashes.BEST_FIT: {"pack": 16},
+    clashes.BY_ROWS: {**TWO, "weights": Weights([1, 2], unit="row")},
+    clashes.BY_TOKENS: {**TWO, "weights": Weights([(0, [1, 2]), (5, [2, 1])], at="token"), "pack": WRAPPED},
     clashes.BUFFER: {"shuffle_buffer_size": 10},
     clashes.CANONICAL: {"canonical_ranks": 2},
     clashes.COMBINES: {"datasets": 1},
@@ -54,6 +66,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.CUT_BY_ROWS: {"sharding": "contiguous"},
     clashes.CUT_OFF: {"pack": {"length": 16, "method": "wrap"}},
     clashes.DEVICE: {"device": "cpu"},
+    clashes.EMPTIES: {"transform": Empties()},
     clashes.EVEN: {"even": "drop"},
     clashes.EVEN_COUNTED: {"even": "drop"},
     clashes.EVEN_LEAVES_OUT: {"even": "drop"},
@@ -62,6 +75,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.FILESYSTEM: {"filesystem": fsspec.filesystem("file")},
     clashes.FOLLOW: {"follow": True},
     clashes.GENERATES: {"split_strategy": Generates()},
+    clashes.GIVEN_WEIGHTS: {**TWO, "weights": [1, 2]},
     clashes.GPU: {"device": "cuda"},
     clashes.IN_MEMORY: {"path": "memory://clashes"},
     clashes.JAGGED: {"jagged": {"x": ["ids"]}},
@@ -75,9 +89,12 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.LISTS: {"lists": "padded"},
     clashes.MERGED: {**TWO, "batches": "splits"},
     clashes.MERGED_IN_ANY_ORDER: {**TWO, "batches": "splits", "shuffle": "all"},
+    clashes.MERGED_PACKED: {**TWO, "batches": "splits", "pack": WRAPPED},
     clashes.MIXED: {**TWO, "batches": "proportional"},
     clashes.NO_ARRAYS: {"output_format": "arrow"},
+    clashes.NO_PACK: {},
     clashes.NO_TENSORS: {"output_format": "numpy"},
+    clashes.NOT_PACKED: {"pack": None},
     clashes.NO_WORKERS: {},
     clashes.NUMBERS: {"num_ranks": 2, "rank": 0},
     clashes.PACK: {"pack": Pack(16)},
@@ -102,6 +119,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.STRIDED: {"sharding": "strided"},
     clashes.SUBSET: {"subset": Subsets({"a": 0.5, "b": 0.5})["a"]},
     clashes.TOKENS: {"batch_tokens": 64},
+    clashes.TOKENS_PER_EPOCH: {**TWO, "tokens_per_epoch": 2**10, "pack": WRAPPED},
     clashes.TOTAL_SHARDS: {"sharding": Rotate(2)},
     clashes.UNEQUAL: {"sharding": "rotate"},
     clashes.UNEVEN: {**TWO, "batches": "single"},
@@ -112,7 +130,10 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.WINDOWS: {"shuffle": Shuffle(open_splits=2)},
     clashes.WRAP: {"pack": Pack(16, method="wrap")},
 }
-NEEDS = {clashes.PROCESSES: {"num_workers": 2}}  # what a side needs beside it, unless the row is about that
+NEEDS = {
+    clashes.PROCESSES: {"num_workers": 2},
+    clashes.EMPTIES: {"pack": 16},
+}  # what a side needs beside it, unless the row is about that
 
 
 def side(half: Half) -> Keywords:
@@ -129,7 +150,7 @@ def rows(table: tuple[Clash, ...]) -> list[Any]:
 def given(clash: Clash, half: Half) -> tuple[Keywords, Keywords, Keywords]:
     """The keywords of both sides, and of each alone."""
     alone = {**NEEDS.get(half, {}), **side(half)}
-    needs = {} if clash.beside is clashes.NO_WORKERS else NEEDS.get(half, {})
+    needs = {} if clash.beside in (clashes.NO_WORKERS, clashes.NO_PACK) else NEEDS.get(half, {})
     return {**needs, **side(half), **side(clash.beside)}, alone, side(clash.beside)
 
 

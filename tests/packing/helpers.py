@@ -16,8 +16,8 @@ from torch_dataloader_utils import Pack, StructuredDataset
 Document = tuple[int, ...]
 
 LENGTH = 16
-PADS = {"labels": -100}
-PACK = Pack(LENGTH, columns=["input_ids", "labels"], pad=PADS)
+IGNORED = -100
+PACK = Pack(LENGTH, columns=["input_ids", "labels"])
 
 
 def documents(lengths: Iterable[int]) -> list[Document]:
@@ -66,8 +66,10 @@ def _held_by_one(batch: dict[str, Any]) -> list[Document]:
         for first, count in zip(np.cumsum([0, *counts[:-1]]), counts, strict=True):
             found.append(tuple(batch["input_ids"][row, first : first + count].tolist()))
         used = sum(counts)
-        assert (batch["labels"][row, :used] == -batch["input_ids"][row, :used]).all()
-        assert (batch["labels"][row, used:] == PADS["labels"]).all()
+        first_or_pad = batch["position_ids"][row] == 0
+        first_or_pad[used:] = True
+        expected = np.where(first_or_pad, IGNORED, -batch["input_ids"][row])
+        assert batch["labels"][row].tolist() == expected.tolist()
         assert (batch["input_ids"][row, used:] == 0).all()
         runs = [*counts, *([pads] if pads else [])]
         assert batch["position_ids"][row].tolist() == [i for run in runs for i in range(run)]

@@ -132,7 +132,7 @@ def test_the_keys_of_a_batch(tmp_path: Path) -> None:
         [0, 1, 2, 1000, 1001, 1002, 1003, 0],
         [2000, 2001, 3000, 3001, 3002, 3003, 3004, 3005],
     ]
-    assert batch["labels"][0].tolist() == [0, -1, -2, -1000, -1001, -1002, -1003, -100]
+    assert batch["labels"][0].tolist() == [-100, -1, -2, -100, -1001, -1002, -1003, -100]
     assert batch["document_ids"].tolist() == [[0, 0, 0, 1, 1, 1, 1, -1], [0, 0, 1, 1, 1, 1, 1, 1]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 0], [0, 1, 0, 1, 2, 3, 4, 5]]
     assert batch["cu_seqlens"].tolist() == [0, 3, 7, 8, 10, 16]
@@ -204,10 +204,10 @@ def test_combined_documents_share_sequences(data: str, tmp_path: Path) -> None:
     other = write_documents(tmp_path, [5] * 20)
     parts = [StructuredDataset.create_dataloader(path)[1] for path in (data, other)]
     options = {"pack": PACK, "batch_size": 3}
-    with pytest.raises(OptionError, match="batches='splits'"):
-        combine(parts, **options)
-    loader = combine(parts, batches="splits", **options)
-    assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
+    with pytest.raises(OptionError, match=r"method='wrap'.*batches='splits' without weights"):
+        combine(parts, weights=[1, 2], **options)
+    for loader in (combine(parts, **options), combine(parts, batches="splits", **options)):
+        assert sorted(held(loader)) == sorted(parts_of(LENGTHS) + parts_of([5] * 20))
     loader = combine(parts, batches="splits", num_ranks=1, rank=0, steps_per_epoch=40, **options)
     batches = list(loader)
     assert len(batches) == 40
@@ -310,11 +310,11 @@ def test_all_columns_must_be_lists_unless_some_are_named(mixed: str) -> None:
     assert remedy.given == {"pack": Pack(16, columns=["input_ids", "labels", "spans", "nested.ids"])}
 
 
-def test_one_number_pads_all_columns(data: str) -> None:
+def test_one_number_pads_all_columns_but_labels(data: str) -> None:
     for batch in make(data, pack=Pack(LENGTH, pad=-1)):
         padding = batch["document_ids"] == -1
         assert (batch["input_ids"][padding] == -1).all()
-        assert (batch["labels"][padding] == -1).all()
+        assert (batch["labels"][padding] == -100).all()
 
 
 @pytest.mark.parametrize(

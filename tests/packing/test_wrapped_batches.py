@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.packing.helpers import LENGTH, documents, make, write_documents
+from tests.packing.helpers import IGNORED, LENGTH, documents, make, write_documents
 from tests.resume.helpers import batches, pass_with_states, through_json
 from torch_dataloader_utils import Pack, StructuredDataset, combine, merge_state_dicts
 from torch_dataloader_utils.errors import (
@@ -62,9 +62,9 @@ def tokens_of(batches: Any, length: int = LENGTH) -> list[int]:
 def _tokens_of_one(batch: dict[str, Any], length: int) -> list[int]:
     tokens, numbers, positions = (batch[key] for key in ("input_ids", "document_ids", "position_ids"))
     assert tokens.shape == numbers.shape == positions.shape == (len(tokens), length)
-    assert (batch["labels"] == -tokens).all()
     begins = np.ones(tokens.shape, bool)
     begins[:, 1:] = np.diff(numbers) == 1
+    assert (batch["labels"] == np.where(begins, IGNORED, -tokens)).all()
     assert (numbers == np.cumsum(begins, axis=1) - 1).all()
     assert ((np.diff(tokens) == 1) | begins[:, 1:]).all()  # the tokens of a document count on
     places = np.flatnonzero(begins)

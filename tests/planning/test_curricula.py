@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
-from hypothesis import given, settings
+import numpy as np
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.mixing.test_curriculum import curricula
@@ -75,7 +75,7 @@ def test_every_row_before_any_twice_across_the_changes(case: tuple[Plan, Curricu
     for epoch in range(epochs):
         rows = [row for rank in range(plan.num_ranks) for batch in batches_of(plan, epoch, rank) for row in batch]
         counts = Counter(map(source_of, rows))
-        expected = [sum(each) for each in zip(*(stretch.rows for stretch in curriculum.of_epoch(epoch)), strict=True)]
+        expected = curriculum.of_epoch(epoch).of_each
         assert [counts[number] for number in range(len(expected))] == expected
         taken.update(rows)
         for part in range(len(plan.parts)):
@@ -88,20 +88,26 @@ def of_file(file: Any) -> list[Row]:
     return [(file.info.path, row) for row in range(file.info.record_count)]
 
 
+def steps_of(plan: Plan, epoch: int) -> Iterator[list[Counter[int]]]:
+    """Of each step, how many rows of each source each rank has."""
+    found = [list(batches_of(plan, epoch, rank)) for rank in range(plan.num_ranks)]
+    for batches in zip_longest(*found, fillvalue=()):
+        yield [Counter(map(source_of, batch)) for batch in batches]
+
+
 @given(plans(), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_each_rank_has_the_shares_of_each_stretch(case: tuple[Plan, Curriculum], epoch: int) -> None:
-    """It has as many rows of a stretch, and of each source in it, as the others, to within one."""
+def test_the_ranks_share_each_step_in_proportion(case: tuple[Plan, Curriculum], epoch: int) -> None:
+    """Together they have the sources of the curriculum, and each of them its part of each, to within one row."""
     plan, curriculum = case
-    ranks = plan.num_ranks
-    for rank in range(ranks):
-        schedule = plan.rank(epoch, rank).schedule
-        assert schedule is not None
-        for own, whole in zip(schedule.stretches, curriculum.of_epoch(epoch), strict=True):
-            assert abs(sum(own.rows) - Fraction(sum(whole.rows), ranks)) <= 1
-            for mine, rows in zip(own.rows, whole.rows, strict=True):
-                assert abs(mine - Fraction(rows, ranks)) <= 1
-                assert mine <= rows
+    size = plan.num_ranks * plan.batch_rows
+    turns = curriculum.of_epoch(epoch)
+    ends = turns.counts(np.minimum(np.arange(0, turns.total + size, size), turns.total))
+    for expected, hands in zip(np.diff(ends, axis=0).tolist(), steps_of(plan, epoch), strict=True):
+        for source, rows in enumerate(expected):
+            of_ranks = [hand[source] for hand in hands]
+            assert sum(of_ranks) == rows
+            assert set(of_ranks) <= {rows // plan.num_ranks, -(-rows // plan.num_ranks)}
 
 
 @given(
@@ -121,7 +127,9 @@ def test_equal_steps_and_last_batches(case: tuple[Plan, Curriculum], epoch: int,
     plain = replace(plan, options=replace(plan.options, even="none", last_batch="partial"))
     everything = [row for rank in range(plan.num_ranks) for batch in batches_of(plain, epoch, rank) for row in batch]
     if even == "drop" or (last == "drop" and plan.num_ranks == 1):  # epochs begin where the one before ended
-        assert Counter(map(source_of, (rows + left_out).elements())) == Counter(map(source_of, everything))
+        delivered, planned = (Counter(map(source_of, some)) for some in ((rows + left_out).elements(), everything))
+        assert delivered.total() == planned.total()
+        assert curriculum.rows is None or delivered == planned
     else:
         assert rows + left_out == Counter(everything)
     assert [len(batches) for batches in found] == plan.steps(epoch)
@@ -156,14 +164,36 @@ def test_elastic_resumes_lose_and_repeat_nothing_and_keep_the_boundaries(
         now = plan_of_rest(shape, epoch, past)
         rest = [row for rank in range(now.num_ranks) for batch in batches_of(now, epoch, rank) for row in batch]
         assert Counter(taken + rest) == expected
-        lengths = curriculum.of_rest(
-            epoch, [sum(source_of(row) == part for row in rest) for part in range(len(plan.parts))]
-        )
-        for rank in range(now.num_ranks):
-            schedule = now.rank(epoch, rank).schedule
-            assert schedule is not None
-            for own, whole in zip(schedule.stretches, lengths, strict=True):
-                assert abs(sum(own.rows) - Fraction(sum(whole.rows), now.num_ranks)) <= 1
+        size = now.num_ranks * now.batch_rows
+        counts = Counter(map(source_of, rest))
+        left = [counts[part] for part in range(len(plan.parts))]
+        turns = curriculum.of_rest(epoch, (epoch + 1) * curriculum.total - len(rest), left)
+        ends = turns.counts(np.minimum(np.arange(0, turns.total + size, size), turns.total))
+        found = [[sum(hand[part] for hand in hands) for part in range(len(left))] for hands in steps_of(now, epoch)]
+        assert found == np.diff(ends, axis=0).tolist()
+
+
+@given(plans(), st.integers(0, 2), st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_sources_of_the_run_go_on_after_an_elastic_resume(
+    case: tuple[Plan, Curriculum], epoch: int, data: st.DataObject
+) -> None:
+    """Where the epoch takes the next rows of the run, whatever the ranks and batches are then."""
+    plan, curriculum = case
+    assume(curriculum.rows is None)
+    turns = curriculum.of_epoch(epoch)
+    past: list[Phase] = []
+    now, at = plan, 0
+    for _ in range(3):
+        size = now.num_ranks * now.batch_rows
+        steps = data.draw(st.integers(0, (turns.total - at) // size))
+        for number, hands in zip(range(steps), steps_of(now, epoch), strict=False):
+            low, high = turns.counts(np.array([at + number * size, at + (number + 1) * size]))
+            assert [sum(hand[part] for hand in hands) for part in range(turns.sources)] == (high - low).tolist()
+        at += steps * size
+        past.append(Phase(plain_options(now.options, now.num_ranks, now.features), steps))
+        options = replace(plan.options, batch_size=data.draw(st.integers(1, 6)))
+        now = plan_of_rest(replace(plan, options=options, num_ranks=data.draw(st.integers(1, 3))), epoch, past)
 
 
 @given(plans(), st.integers(0, 2), st.data())
@@ -183,7 +213,7 @@ def test_other_weights_begin_a_new_phase_of_the_same_rows(
     sizes = [
         sum(len(of_file(file)) for file in plan.files if file.info.part == part) for part in range(len(plan.parts))
     ]
-    other: dict[str, Any] = {"batches": "proportional", "rows": sizes, "rates": [1.0] * len(sizes)}
+    other: dict[str, Any] = {"batches": "proportional", **Curriculum.constant([1] * len(sizes), rows=sizes).plain}
     if all(sizes) and data.draw(st.booleans()):
         changed = Curriculum(curriculum.phases[::-1][:1], max(curriculum.total + data.draw(st.integers(-3, 3)), 1))
         first = replace(changed.phases[0], first=0)

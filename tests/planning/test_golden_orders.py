@@ -1,20 +1,25 @@
 """The orders of all policies, frozen: a state of an older release must go on in the same order.
 
 Whoever changes an order on purpose raises `PLAN_VERSION` (`REST_VERSION` where only the rest of a resumed epoch
-changes), so that older states are refused with a clear error, and writes the new digests down (the failing test prints
-them).
+changes, `MIX_VERSION` where only mixes do), so that older states are refused with a clear error, and writes the new
+digests down (the failing test prints them).
 """
 
 import hashlib
 import itertools
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 from tests.planning.helpers import data_files, make_plan, phase, row_ids
+from tests.planning.test_curricula import batches_of
+from tests.planning.test_mixing import combined, files_of
 from torch_dataloader_utils import Rotate, Strided
-from torch_dataloader_utils.planning.phases import plan_of_rest
-from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION, Plan
+from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase
+from torch_dataloader_utils.mixing.feature import Mixing
+from torch_dataloader_utils.planning.phases import Phase, plain_options, plan_of_rest
+from torch_dataloader_utils.planning.plan import MIX_VERSION, PLAN_VERSION, REST_VERSION, Plan
 
 FILES = [[5, 3, 4], [7], [2, 2, 2, 2], [6, 1], [9, 9, 1], [4], [3, 8]]
 POLICIES = {
@@ -98,9 +103,47 @@ def found_orders() -> dict[str, str]:
     return found
 
 
+F0, F1 = Fraction(0), Fraction(1)
+MIXED = [[[5, 3, 4], [7], [6, 1]], [[4, 4]], [[3]]]
+COURSES = {
+    "once": Curriculum.constant((19, 8, 3), rows=(26, 8, 3)),
+    "ended": Curriculum.constant((1, 3, 2), rows=(26, 8, 3)),
+    "run": Curriculum.constant((Fraction("0.7"), Fraction("0.2"), Fraction("0.1")), total=41),
+    "curriculum": Curriculum((WeightPhase(0, (F1, F1, F0)), WeightPhase(30, (F1, F0, Fraction(1, 3)))), 41),
+}
+
+
+def mixed_plan(course: str, end: str, rows: str, batches: str = "proportional") -> Plan:
+    options = {"shuffle": True, "seed": 42, "batch_size": 3, "sharding": "contiguous", **ENDS[end], **ROWS[rows]}
+    plan = combined(files_of(MIXED), 3, None, 4, **options)
+    return replace(plan, features=Mixing({"batches": batches, **COURSES[course].plain}))
+
+
+def mix_digest(plan: Plan, epochs: tuple[int, ...]) -> str:
+    """Of the rows of each batch of all ranks."""
+    found = [(e, r, list(batches_of(plan, e, r))) for e in epochs for r in range(plan.num_ranks)]
+    return hashlib.blake2b(repr(found).encode(), digest_size=6).hexdigest()
+
+
+def mixed_orders() -> dict[str, str]:
+    found = {}
+    for course, end, rows in itertools.product(COURSES, ("none", "drop", "pad"), ("splits", "windows")):
+        plan = mixed_plan(course, end, rows)
+        found[f"mix {course} {end} {rows}"] = mix_digest(plan, (0, 1, 7))
+        rest = plan_of_rest(replace(plan, num_ranks=2), 1, [mix_phase(plan, 2)])
+        found[f"mix rest {course} {end} {rows}"] = mix_digest(rest, (1,))
+    for course in ("once", "ended", "run"):
+        found[f"mix single {course}"] = mix_digest(mixed_plan(course, "none", "splits", "single"), (0, 1, 7))
+    return found
+
+
+def mix_phase(plan: Plan, batches: int) -> Phase:
+    return Phase(plain_options(plan.options, plan.num_ranks, plan.features), batches)
+
+
 def test_orders_are_frozen() -> None:
-    found = found_orders()
-    assert (PLAN_VERSION, REST_VERSION) == FROZEN_VERSIONS
+    found = {**found_orders(), **mixed_orders()}
+    assert (PLAN_VERSION, REST_VERSION, MIX_VERSION) == FROZEN_VERSIONS
     changed = {case: digest for case, digest in found.items() if FROZEN.get(case) != digest}
     assert not changed, "\n".join(f'    "{case}": "{digest}",' for case, digest in changed.items())
     assert found.keys() == FROZEN.keys()
@@ -114,7 +157,7 @@ def test_any_whole_number_is_a_seed(seed: int) -> None:
     )
 
 
-FROZEN_VERSIONS = 4, 5
+FROZEN_VERSIONS = 4, 5, 6
 FROZEN = {
     "tasks splits": "93d5d6a20268",
     "tasks windows": "db35bfba75bc",
@@ -316,4 +359,55 @@ FROZEN = {
     "canonical strided all": "1f8acf1f63be",
     "rest strided all": "250fd8791858",
     "interleave none bytes": "773dd0d63609",
+    "mix once none splits": "8c33b71ad0cc",
+    "mix rest once none splits": "d29e15e7320c",
+    "mix once none windows": "a3343e0075e8",
+    "mix rest once none windows": "c1fb8a815380",
+    "mix once drop splits": "a40832a09a9a",
+    "mix rest once drop splits": "ffdc6e9325e5",
+    "mix once drop windows": "a6bc1685f0bc",
+    "mix rest once drop windows": "f8a773cf3d56",
+    "mix once pad splits": "e8a3adbd8b78",
+    "mix rest once pad splits": "e25e275926a2",
+    "mix once pad windows": "ff7f503f5257",
+    "mix rest once pad windows": "361655a49702",
+    "mix ended none splits": "f14d96b586cb",
+    "mix rest ended none splits": "e650abb80018",
+    "mix ended none windows": "a2b2709ad630",
+    "mix rest ended none windows": "cebb72cb0e99",
+    "mix ended drop splits": "875b31fcc141",
+    "mix rest ended drop splits": "2d738592a376",
+    "mix ended drop windows": "ee87b31f8124",
+    "mix rest ended drop windows": "995dee6dccd2",
+    "mix ended pad splits": "ecfdb0d26787",
+    "mix rest ended pad splits": "93ed17cf45e0",
+    "mix ended pad windows": "95e93cd91c55",
+    "mix rest ended pad windows": "2d68d6450e2c",
+    "mix run none splits": "2924a77e363b",
+    "mix rest run none splits": "f49cf2fe0438",
+    "mix run none windows": "5e1e338e17c4",
+    "mix rest run none windows": "16e958f27f90",
+    "mix run drop splits": "e9e4a4c4386a",
+    "mix rest run drop splits": "0ebee85468d0",
+    "mix run drop windows": "85e593623d1a",
+    "mix rest run drop windows": "6a226c8e62fc",
+    "mix run pad splits": "2924a77e363b",
+    "mix rest run pad splits": "f49cf2fe0438",
+    "mix run pad windows": "5e1e338e17c4",
+    "mix rest run pad windows": "16e958f27f90",
+    "mix curriculum none splits": "aaf2364e2beb",
+    "mix rest curriculum none splits": "a0496367d55b",
+    "mix curriculum none windows": "9a6e092fc3e2",
+    "mix rest curriculum none windows": "46110a5946a0",
+    "mix curriculum drop splits": "713caf80c7c5",
+    "mix rest curriculum drop splits": "21c091ceff8a",
+    "mix curriculum drop windows": "9d6301be043f",
+    "mix rest curriculum drop windows": "25f8f67a040b",
+    "mix curriculum pad splits": "aaf2364e2beb",
+    "mix rest curriculum pad splits": "a0496367d55b",
+    "mix curriculum pad windows": "9a6e092fc3e2",
+    "mix rest curriculum pad windows": "46110a5946a0",
+    "mix single once": "77341afe707c",
+    "mix single ended": "0415c6726361",
+    "mix single run": "ad9143fd621d",
 }

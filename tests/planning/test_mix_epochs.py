@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from hypothesis import assume, given, settings
@@ -12,10 +11,9 @@ from hypothesis import strategies as st
 from tests.mixing.test_curriculum import phases
 from tests.planning.helpers import data_file, row_ids, window_sizes
 from tests.planning.test_curricula import Row, batches_of, source_of
-from torch_dataloader_utils.mixing.curriculum import Curriculum
+from torch_dataloader_utils.mixing.curriculum import Curriculum, in_rows
 from torch_dataloader_utils.mixing.feature import Mixing
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
-from torch_dataloader_utils.mixing.schedule import Schedule, Stretch
 from torch_dataloader_utils.planning.parts import Part
 from torch_dataloader_utils.planning.phases import Phase, plain_options, plan_of_rest
 from torch_dataloader_utils.planning.plan import Plan, PlanOptions
@@ -49,10 +47,11 @@ def mixings(draw: st.DrawFn, sizes: list[int]) -> dict[str, Any]:
         if total is not None:
             return {"batches": "proportional", **Curriculum(changes, total).plain}
         rows = epoch_rows(sizes, list(map(str, sizes)), MixRule(**length)).rows
-        return {"batches": "proportional", **Curriculum(changes, sum(rows), rows).plain}
+        return {"batches": "proportional", **Curriculum(changes, sum(rows or ()), rows).plain}
     taken = epoch_rows(sizes, list(map(str, sizes)), MixRule(weights=weights, **length))
     batches = draw(st.sampled_from(["proportional", "proportional", "single"]))
-    return {"batches": batches, "rows": list(taken.rows), "rates": list(taken.rates)}
+    plain = Curriculum.constant(taken.weights, total=length.get("rows_per_epoch", 0), rows=taken.rows).plain
+    return {"batches": batches, **plain}
 
 
 @st.composite
@@ -141,29 +140,30 @@ def test_every_rank_takes_the_full_steps_of_the_schedule(case: Case, epoch: int)
     plan, sizes, _ = case
     step, mixing = plan.num_ranks * plan.batch_rows, mixing_of(plan)
     found = taken_by(plan, epoch)
-    stretches = stretches_of(mixing, epoch)
-    whole = Schedule(stretches, step, mixing["batches"] == "single")
+    curriculum = in_rows(mixing, step, full=True)
     steps = sum(rows // step for rows in shared(mixing))
     assert plan.steps(epoch) == [steps] * plan.num_ranks
     assert all(len(batches) == steps for batches in found)
     assert all(len(batch) == plan.batch_rows for batches in found for batch in batches)
     counts = Counter(map(source_of, flat(found)))
-    if mixing["batches"] == "single":
-        assert [counts[part] for part in range(len(sizes))] == [rows // step * step for rows in stretches[0].rows]
-        assert len({str([[source_of(row) for row in batch] for batch in batches]) for batches in found}) == 1
-    else:
-        assert [counts[part] for part in range(len(sizes))] == whole.after(steps)
-    for batches in found:
-        own = Counter(source_of(row) for batch in batches for row in batch)
-        assert all(abs(own[part] - Fraction(counts[part], plan.num_ranks)) < len(stretches) + 1 for part in counts)
+    delivered = [counts[part] for part in range(len(sizes))]
     left_out = Counter(map(source_of, row_ids(plan.left_out(epoch))))
-    expected = [sum(each) for each in zip(*(stretch.rows for stretch in stretches), strict=True)]
-    assert [counts[part] + left_out[part] for part in range(len(sizes))] == expected
-
-
-def stretches_of(mixing: Any, epoch: int) -> tuple[Stretch, ...]:
-    curriculum = Curriculum.of(mixing)
-    return (Stretch(mixing["rows"], mixing["rates"]),) if curriculum is None else curriculum.of_epoch(epoch)
+    taken = [rows + left_out[part] for part, rows in enumerate(delivered)]
+    if mixing["batches"] == "single":
+        assert all(rows % step == 0 for rows in delivered)
+        assert len({str([[source_of(row) for row in batch] for batch in batches]) for batches in found}) == 1
+        if curriculum.rows is not None:
+            assert delivered == [rows // step * step for rows in curriculum.rows]
+            assert taken == list(curriculum.rows)
+    else:
+        turns = curriculum.of_epoch(epoch)
+        assert delivered == turns.until(steps * step).of_each
+        assert taken == turns.of_each
+    for hands in zip(*found, strict=True):
+        of_step = Counter(source_of(row) for batch in hands for row in batch)
+        for part, rows in of_step.items():
+            own = {sum(source_of(row) == part for row in batch) for batch in hands}
+            assert own <= {rows // plan.num_ranks, -(-rows // plan.num_ranks)}
 
 
 @given(cases(even="none", last_batch="drop", most_ranks=1), st.integers(0, 4))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -32,7 +34,7 @@ from torch_dataloader_utils.preprocess import (
 from torch_dataloader_utils.preprocess import ranks as module
 from torch_dataloader_utils.preprocess.grid import Grid
 
-GRID = 1024  # cells: few rows need a second scan
+GRID = 1024  # cells: few rows need a second scan, and exact quantiles another one
 
 SPEC: dict[Any, Any] = {
     "x": [Clip(quantiles=(0.01, 0.99)), Standardize()],  # two scans
@@ -52,6 +54,18 @@ SPEC: dict[Any, Any] = {
     "tags": Categorize(),
     "label": Keep(classes=True),
 }
+GROWING: dict[Any, Any] = {
+    **SPEC,
+    "x": Standardize(),
+    "few": {"few": [Impute("most_frequent"), Standardize()], "few_id": Categorize(nulls="category")},
+    "text": {
+        "text": Categorize(min_count=3),
+        "filled": [Impute("most_frequent"), Categorize(max_size=20)],
+        "most": Impute("most_frequent"),
+    },
+    "label": {"label": Keep(classes=True), "median": [Impute("median"), Categorize(min_count=2)]},
+}
+OLD, NEW = [("id", "<", 1000)], [("id", ">=", 1000)]  # the rows that come first, and those that come then
 PLACED: dict[Any, Any] = {"text": {"mean": TargetEncode("y")}}  # folds by the places of rows
 
 
@@ -66,7 +80,7 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
     log.setLevel(logging.INFO)
     Grid.limit = GRID
     try:
-        prep = Preprocess(spec).fit(source, **options)
+        prep = Preprocess(spec).fit(source, **{"quantiles": 1, **options})
     except Exception as error:  # noqa: BLE001 - which one is the question
         return {"error": f"{type(error).__name__}: {error}", "seconds": time.monotonic() - began}
     finally:
@@ -78,6 +92,7 @@ def fitted(source: Any, spec: Any = SPEC, **options: Any) -> dict[str, Any]:
         counts["label"] = list(map(list, prep.class_counts("label").items()))
     said = [line for line in lines if line.startswith("fitted on")]
     found = {"digest": prep.digest, "text": repr(prep), "counts": counts, "said": said}
+    found["errors"] = prep.quantile_errors()
     if "mean" in prep.outputs:
         found["trained"] = prep.for_training().mark
     return found
@@ -94,6 +109,7 @@ def same(data: str) -> dict[str, Any]:
         "loader": fitted(stream(data, batch_size=10, output_format="arrow")),
         "table": fitted(pq.read_table(data)),
         "spilled": fitted(data, memory="100KiB"),
+        "exact": fitted(data, quantiles="exact"),
         "list": fitted([Files(f"{data}/a.parquet"), stream(f"{data}/c.parquet", output_format="arrow")]),
         "list with rows in memory": fitted([pq.read_table(f"{data}/a.parquet"), Files(f"{data}/c.parquet")]),
     }
@@ -104,6 +120,68 @@ def same(data: str) -> dict[str, Any]:
 def mesh(data: str) -> dict[str, Any]:
     """Of two ranks in which two processes each read the same rows: all four share the scans."""
     return fitted(data, ranks=init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")))
+
+
+def learned(prep: Preprocess) -> dict[str, Any]:
+    """What shows of a fit of `GROWING`."""
+    vocabularies = {name: prep.vocabulary(name) for name in ("id", "text", "filled", "few_id", "tags", "median")}
+    counts = {name: prep.counts(name) for name in vocabularies}
+    numbers = repr({name: prep.parameters(name) for name in ("x", "y", "y_bucket", "few", "most")})
+    return {
+        "digest": prep.digest,
+        "text": repr(prep),
+        "parents": prep.parents,
+        "numbers": numbers,
+        "vocabularies": vocabularies,
+        "counts": counts,
+        "classes": list(prep.class_counts("label").values()),
+    }
+
+
+def grown(data: str) -> dict[str, Any]:
+    """Fits that grow: together; from what the first rank saved; alone; by parts in memory; by ids."""
+    Grid.limit, file = GRID, Path(sys.argv[3], "prep.json")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    more = pq.read_table(data, filters=NEW)
+    prep = Preprocess(GROWING).fit(data, filters=OLD, quantiles=1)
+    found: dict[str, Any] = {"first": learned(prep)}
+    if rank == 0:
+        prep.save(file)
+    dist.barrier()
+    found["in memory"] = learned(pickle.loads(pickle.dumps(prep)).fit(data, filters=NEW, update=True, quantiles=1))
+    found["from files"] = learned(Preprocess.load(file).fit(data, filters=NEW, update=True, quantiles=1))
+    own = more.slice(rank * -(-len(more) // ranks), -(-len(more) // ranks))
+    found["parts"] = learned(copy.copy(prep).fit(own, update=True, quantiles=1, ranks=dist.group.WORLD))
+    found["in two steps"] = learned(_in_two_steps(copy.copy(prep), data))
+    found["ids"] = learned(copy.copy(prep).fit(data, filters=NEW, update="ids", quantiles=1))
+    found["ids first"] = learned(_in_two_steps(copy.copy(prep), data, "ids"))
+    module._ROUND_BYTES = 1  # type: ignore[attr-defined]
+    found["rounds"] = learned(
+        Preprocess(GROWING)
+        .fit(data, filters=OLD, memory="100KiB", quantiles=1)
+        .fit(data, filters=NEW, update=True, quantiles=1, memory="1KiB")
+    )
+    found["alone"] = _updated(prep, more, num_ranks=1, rank=0)
+    without = Preprocess.load(file)
+    without.save(file.with_name(f"{rank}-without.json"), state=False)
+    other = Preprocess.load(file.with_name(f"{rank}-without.json")) if rank == ranks - 1 else prep
+    found["one without"] = _updated(other, data, filters=NEW, timeout=20)
+    found["one is another"] = _updated(prep if rank else Preprocess(GROWING).fit(more, quantiles=1), data, timeout=20)
+    found["well"] = learned(prep.fit(data, filters=NEW, update=True, quantiles=1))
+    prep.save(file.with_name(f"prep-{rank}.json"))
+    return found
+
+
+def _in_two_steps(prep: Preprocess, data: str, first: Any = True) -> Preprocess:
+    prep.fit(data, filters=[("id", ">=", 1000), ("id", "<", 2000)], update=first, quantiles=1)
+    return prep.fit(data, filters=[("id", ">=", 2000)], update=True, quantiles=1)
+
+
+def _updated(prep: Preprocess, source: Any, **options: Any) -> dict[str, Any]:
+    try:
+        return learned(copy.copy(prep).fit(source, update=True, quantiles=1, **options))
+    except Exception as error:  # noqa: BLE001 - which one is the question
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def parts(data: str) -> dict[str, Any]:

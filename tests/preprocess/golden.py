@@ -36,6 +36,8 @@ SAVED = DATA / "golden_1.json"
 MADE = DATA / "golden_1_made.json"
 TARGETS = DATA / "golden_1_targets.json"
 TARGETS_MADE = DATA / "golden_1_targets_made.json"
+GROWN = DATA / "golden_1_grown.json"
+GROWN_MADE = DATA / "golden_1_grown_made.json"
 
 _MOMENTS = [dt.datetime(2021, 10, 31, hour, 30, tzinfo=dt.UTC) for hour in (0, 1, 12)]
 TABLE = pa.table(
@@ -111,6 +113,40 @@ TARGET_SPEC: Any = {
 }
 
 
+MORE = pa.table(
+    {
+        "number": [2.5, 1e30, None],
+        "whole": [9, 9, 3],
+        "text": ["Oslo", "Kraków", "Kraków"],
+        "bytes": [b"c", b"c", None],
+        "day": [dt.date(2000, 1, 1)] * 2 + [dt.date(1, 1, 1)],
+        "instant": pa.array([_MOMENTS[2], _MOMENTS[2], None], pa.timestamp("us", "Europe/Berlin")),
+        "tags": [["w", "w"], None, ["x"]],
+        "flag": [False, False, None],
+    }
+)
+GROWING: Any = {
+    "number": {
+        "standard": [Impute("mean", indicator=True), Clip(-10, 10), Standardize(ddof=1)],
+        "robust": [Log1p(signed=True), Robust(0.1, 0.9)],
+        "often": [Impute("most_frequent"), MinMax()],
+    },
+    "whole": {"whole": [Impute("median"), Categorize(min_count=2)], "filled": [Impute("most_frequent"), Hash(10)]},
+    "text": {"text": Categorize(min_count=2, nulls="category"), "given": Categorize(["Oslo"])},
+    "bytes": Categorize(max_size=2),
+    "day": Categorize(min_count=2, order="value"),
+    "instant": Categorize(min_count=2),
+    "tags": Categorize(min_count=2),
+    ("flag", "bytes"): Cross(Categorize(min_count=2)),
+    "flag": Keep(classes=True),
+}
+
+
+def grown() -> Preprocess:
+    """What is saved as `GROWN`: fitted on the table, and then on two of its rows again."""
+    return Preprocess(GROWING).fit(TABLE).fit(TABLE.slice(1, 2), update=True)
+
+
 def rows() -> list[dict[str, Any]]:
     """The rows of the table, one of missing values, and one of unknown ones."""
     missing = dict.fromkeys(TABLE.column_names)
@@ -159,3 +195,10 @@ if __name__ == "__main__":
         of_training = {"mark": fitted.for_training().mark, "trained": trained(fitted)}
         made_of_them = {"digest": fitted.digest, "rows": made(fitted), **of_training}
         TARGETS_MADE.write_text(json.dumps(made_of_them, indent=1))
+    if not GROWN.exists():
+        fitted = grown()
+        fitted.save(GROWN)
+        history = {"digest": fitted.digest, "parents": fitted.parents}
+        fitted.fit(MORE, update=True)
+        counts = {name: fitted.counts(name) for name in ("whole", "text", "bytes", "day", "instant", "tags")}
+        GROWN_MADE.write_text(json.dumps({**history, "updated": fitted.digest, "counts": counts}, indent=1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.distributed.launching import run_ranks
-from tests.preprocess.cluster_jobs import PLACED, fitted
+from tests.preprocess.cluster_jobs import GRID, GROWING, NEW, OLD, PLACED, fitted, learned
+from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.preprocess import Preprocess
+from torch_dataloader_utils.preprocess.grid import Grid
 
 JOBS = Path(__file__).with_name("cluster_jobs.py")
 ROWS = 6000
@@ -46,14 +51,16 @@ def ran(scenario: str, data: Path, out: Path, ranks: int) -> list[dict[str, Any]
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_ranks_find_what_one_machine_finds(data: Path, tmp_path: Path, ranks: int) -> None:
     alone, filtered = fitted(str(data)), fitted(str(data), filters=[("label", "==", 1)])
-    others = {"filtered": filtered, "placed": fitted(str(data), PLACED)}
-    assert alone["digest"] != filtered["digest"]
+    exact = fitted(str(data), quantiles="exact")
+    others = {"filtered": filtered, "placed": fitted(str(data), PLACED), "exact": exact}
+    assert alone["digest"] not in (filtered["digest"], exact["digest"])
+    assert set(exact["errors"].values()) == {0.0} != set(alone["errors"].values())
     assert alone["said"][0].endswith("2 scans")
     for found in ran("same", data, tmp_path, ranks):
         for way, each in found.items():
             want = others.get(way, alone)
             assert {**each, "said": 0} == {**want, "said": 0}, way
-            assert each["said"][0].endswith("1 scan" if way == "placed" else "2 scans")
+            assert each["said"][0].endswith({"placed": "1 scan", "exact": "3 scans"}.get(way, "2 scans"))
 
 
 @pytest.mark.slow
@@ -90,6 +97,44 @@ def test_an_error_on_one_rank_ends_all(data: Path, tmp_path: Path) -> None:
     for rank in (first, second):
         assert all(found["seconds"] < 60 for name, found in rank.items() if name != "well")
         assert rank["well"]["digest"] == fitted(str(data))["digest"]
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+def test_ranks_grow_as_one_machine_does(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    monkeypatch.setattr(Grid, "limit", GRID)
+    path = str(data)
+    first = Preprocess(GROWING).fit(path, filters=OLD, quantiles=1)
+    expected = {"first": learned(first)}
+    in_steps = [copy.copy(first) for _ in range(3)]
+    for prep, how in zip(in_steps, (True, "ids", "only ids"), strict=True):
+        if how == "only ids":
+            prep.fit(path, filters=NEW, update="ids", quantiles=1)
+        else:
+            prep.fit(path, filters=[*NEW, ("id", "<", 2000)], update=how, quantiles=1)  # type: ignore[arg-type]
+            prep.fit(path, filters=[("id", ">=", 2000)], update=True, quantiles=1)
+    expected |= dict(zip(("in two steps", "ids first", "ids"), map(learned, in_steps), strict=True))
+    at_once = learned(first.fit(path, filters=NEW, update=True, quantiles=1))
+    expected |= dict.fromkeys(("in memory", "from files", "parts", "rounds", "well"), at_once)
+    assert at_once["numbers"] == learned(Preprocess(GROWING).fit(path, quantiles=1))["numbers"]
+    for rank, found in enumerate(ran("grown", data, tmp_path, ranks)):
+        for way, want in expected.items():
+            assert found[way] == json.loads(json.dumps(want)), way
+        if rank:
+            assert found["alone"]["error"].startswith("OptionError: fit(update=...): output")
+            assert "the first of them holds the counts of rare values" in found["alone"]["error"]
+        else:
+            assert found["alone"] == found["well"]
+        if ranks > 1:
+            assert "saved with state=False" in found["one without"]["error"]
+            assert "ranks fit different things" in found["one is another"]["error"]
+        saved = Preprocess.load(tmp_path / f"prep-{rank}.json")
+        if rank:
+            with pytest.raises(OptionError, match="the rank that saved it had a part of it"):
+                saved.fit(path, update=True, quantiles=1)
+        else:
+            assert saved.fit(path, update=True, quantiles=1).generation == 2
 
 
 @pytest.mark.slow

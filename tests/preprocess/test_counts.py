@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import UnsupportedTypeError
 from torch_dataloader_utils.preprocess import counts as module
-from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, counted_type, grown
+from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, common_type, counted_type
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 INT64 = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)]) | st.integers(-(2**63), 2**63 - 1)
@@ -219,11 +219,51 @@ def test_a_vocabulary_grows_without_moving_an_id(
     ids, _ = counts.kept(min_count, max_size)
     counts.add(pa.array(more, pa.int16()))
     total = Counter(before + more)
-    new = [value for value, n in by_count(total) if n >= min_count and value not in ids.to_pylist()]
-    room = None if max_size is None else max(0, max_size - len(ids))
-    assert grown(ids, counts, min_count, max_size).to_pylist() == new[:room]
-    assert grown(ids.cast(pa.int32()), counts, min_count, max_size).type == pa.int64()
+    known = [(value, total[value]) for value in ids.to_pylist()]
+    new = [item for item in by_count(total) if item[1] >= min_count and item[0] not in ids.to_pylist()]
+    new = new[: None if max_size is None else max(0, max_size - len(ids))]
+    assert items(counts.kept(min_count, max_size, known=ids)) == known + new
+    assert items(counts.kept(min_count, max_size, "value", known=ids)) == known + sorted(new)
+    assert counts.kept(min_count, max_size, known=ids.cast(pa.int32()))[0].type == pa.int64()
+    absent = pa.array([-1, *ids.to_pylist()], pa.int64())
+    assert items(counts.kept(known=absent))[: len(absent)] == [(-1, 0), *known]
     check(counts, before + more)
+
+
+@SETTINGS
+@given(
+    st.lists(st.none() | st.integers(0, 40), max_size=60),
+    st.integers(0, 45),
+    st.booleans(),
+    st.sampled_from([1, 1 << 30]),
+)
+def test_a_value_stands_for_missing_ones_and_others_are_dropped(
+    values: list[int | None], fill: int, text: bool, memory: int
+) -> None:
+    def of(number: int) -> Any:
+        return str(number) if text else number
+
+    counts = ValueCounts(pa.string() if text else pa.int64(), memory)
+    counts.add(pa.array([None if value is None else of(value) for value in values], counts.type))
+    filled = Counter(of(fill if value is None else value) for value in values)
+    assert items(counts.kept(fill=of(fill))) == by_count(filled)
+    plain = [of(value) for value in values if value is not None]
+    dropped = [of(value) for value in range(5, 50, 3)]
+    assert items(counts.kept()) == by_count(Counter(plain))
+    counts.drop(pa.array(dropped, counts.type))
+    counts.limit(1)
+    left = [value for value in plain if value not in dropped]
+    check(counts, [*left, *[None] * values.count(None)])
+
+
+def test_times_of_several_units_are_counted_in_the_finer_one() -> None:
+    seconds, micros = pa.timestamp("s", "UTC"), pa.timestamp("us", "Europe/Oslo")
+    assert common_type(seconds, micros) == pa.timestamp("us", "UTC")
+    assert common_type(micros, seconds) == micros
+    assert common_type(pa.date32(), pa.date64()) == pa.date32()
+    for one, other in ((pa.bool_(), pa.int64()), (pa.int64(), pa.large_string()), (seconds, pa.timestamp("s"))):
+        with pytest.raises(UnsupportedTypeError, match="were given where"):
+            common_type(one, other)
 
 
 def test_text_is_ordered_by_its_utf8_bytes() -> None:

@@ -241,6 +241,7 @@ CHAINS: list[list[Any]] = [
     [Robust(), Impute("mean"), MinMax()],
     [Log1p(), Robust(), Standardize()],
     [Standardize(), Impute("most_frequent"), Robust()],
+    [Impute("most_frequent"), Log1p(), Impute("most_frequent"), Standardize()],
 ]
 
 

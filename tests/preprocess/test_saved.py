@@ -520,7 +520,7 @@ def test_a_name_that_is_a_path(large: Path, name: str) -> None:
         {"value": list(range(1500))},
         {"id": list(range(1499, -1, -1))},
         {"id": ["a"] * 1500},
-        {"count": [0] * 1500},
+        {"count": [-1] * 1500},
         {"count": ["a"] * 1500},
         {"value": None},
         {"id": None},

@@ -40,6 +40,7 @@ from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.scan import FitScan
 
 ROWS = 400
+ONE: Any = {"quantiles": 1}  # no further scan for quantiles, of which test_refinement.py is
 SPEC: dict[Any, Any] = {
     "x": [Clip(quantiles=(0.1, 0.9)), Standardize()],
     "text": Categorize(min_count=2),
@@ -80,7 +81,7 @@ def rows(seed: int = 0, count: int = ROWS) -> pa.Table:
 
 def merged(prep: Preprocess, table: pa.Table, cuts: list[int]) -> tuple[Preprocess, int]:
     """The fit by parts that were sent to other processes and back, and the number of scans."""
-    scan: FitScan | None = prep.scan(table.schema)
+    scan: FitScan | None = prep.scan(table.schema, **ONE)
     number = 0
     while scan is not None:
         number, sent = number + 1, pickle.dumps(scan.part())
@@ -98,7 +99,7 @@ def merged(prep: Preprocess, table: pa.Table, cuts: list[int]) -> tuple[Preproce
 @given(st.lists(st.integers(0, ROWS), max_size=4))
 def test_parts_that_travel_are_fitted_as_one(cuts: list[int]) -> None:
     found, scans = merged(Preprocess(SPEC), rows(), cuts)
-    assert found.digest == Preprocess(SPEC).fit(rows()).digest
+    assert found.digest == Preprocess(SPEC).fit(rows(), **ONE).digest
     assert scans == 2
 
 
@@ -108,7 +109,7 @@ def test_parts_that_travel_are_fitted_as_one(cuts: list[int]) -> None:
 def test_no_fit_takes_more_scans_than_said(chain: list[Any], buckets: bool, count: int) -> None:
     prep = Preprocess({"x": [*chain, Bucketize(quantiles=3) if buckets else Clip(-9, 9)]})
     for table in (rows(), rows(count=count + 1)):  # with more values than the grid holds, and with fewer
-        said = prep.scans(table.schema)
+        said = prep.scans(table.schema, **ONE)
         assert said.most == len(said.columns)
         assert bool(said.reasons) == (said.most > 1)
         if said.most:
@@ -120,22 +121,25 @@ def test_no_fit_takes_more_scans_than_said(chain: list[Any], buckets: bool, coun
 def test_scans_for_categories_of_numbers(first: list[Any], fill: Impute) -> None:
     table = pa.table({"few": pa.array([*range(6), 4, 5, 4, 5, None] * 9)})
     prep = Preprocess({"few": [*first, fill, Categorize()]})
-    assert merged(prep, table, [3])[1] <= prep.scans(table.schema).most
+    assert merged(prep, table, [3])[1] <= prep.scans(table.schema, **ONE).most
 
 
 @pytest.mark.usefixtures("small_grid")
 def test_a_second_scan_is_said_and_explained(tmp_path: Path) -> None:
     pq.write_table(rows(), tmp_path / "a.parquet")
     prep = Preprocess(SPEC)
-    said = prep.scans(str(tmp_path))
-    assert said == prep.scans(rows().schema) == prep.scans(rows())
+    said = prep.scans(str(tmp_path), **ONE)
+    assert said == prep.scans(rows().schema, **ONE) == prep.scans(rows(), **ONE)
     assert said.columns == (("x", "text", "few"), ("x",))
     assert list(said.reasons) == ["x"]
     assert repr(said).splitlines()[:3] == ["<at most 2 scans", "  1: x, text, few", "  2: x"]
     assert "Standardize() is fitted on what Clip(quantiles=[0.1, 0.9]) makes" in repr(said)
     assert Preprocess({"x": Keep()}).scans(rows().schema).most == 0
     behind_a_fill = Preprocess({"x": [Clip(quantiles=(0.1, 0.9)), Impute("median"), Robust()]})
-    assert merged(behind_a_fill, rows(), [])[1] == behind_a_fill.scans(rows().schema).most == 2
+    assert merged(behind_a_fill, rows(), [])[1] == behind_a_fill.scans(rows().schema, **ONE).most == 2
+    for last, name in ((Bucketize(quantiles=3), "bounds"), (Clip(quantiles=(0.2, 0.8)), "low")):
+        made, scans = merged(Preprocess({"x": [Clip(quantiles=(0.1, 0.9)), Impute("median"), last]}), rows(), [])
+        assert (scans, len(made.parameters("x")[name])) == (2, 2)  # not as if there were no numbers behind the fill
     assert repr(Preprocess({"x": Standardize()}).scans(rows().schema)) == "<at most 1 scan\n  1: x>"
     target = Preprocess({"text": [Impute("most_frequent"), TargetEncode("x", by="few")]})
     assert merged(target, rows(), [])[1] == target.scans(rows().schema).most == 2
@@ -195,7 +199,7 @@ def test_progress_and_the_end_are_shown(
     monkeypatch.setattr("torch_dataloader_utils.progress._SHORT", 0)
     pq.write_table(rows(), tmp_path / "a.parquet")
     with caplog.at_level(logging.INFO, "torch_dataloader_utils"):
-        Preprocess(SPEC).fit(str(tmp_path), show_progress=True)
+        Preprocess(SPEC).fit(str(tmp_path), show_progress=True, **ONE)
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("fitting: 400 of 400 rows (100%)")
     assert second.startswith("fitting, scan 2: 400 of 400 rows (100%)")

@@ -90,7 +90,16 @@ def write_data(folder: Path) -> None:
     holes = {"id": range(40), "holes": [None if row % 5 else row for row in range(40)]}
     tokens = {"ids": [[row] * (row % 5 + 1) for row in range(40)]}
     mask = {"mask": [[1] * (row % 5 + 1) for row in range(40)]}
-    tables = {"rows": rows, "tokens": tokens, "both": {**tokens, **mask}, "mixed": {**tokens, **rows}, "holes": holes}
+    labelled = {**tokens, "labels": tokens["ids"]}
+    both = {**tokens, **mask}
+    tables = {
+        "rows": rows,
+        "tokens": tokens,
+        "both": both,
+        "labelled": labelled,
+        "mixed": {**tokens, **rows},
+        "holes": holes,
+    }
     for name, table in tables.items():
         (folder / name).mkdir()
         pq.write_table(pa.table(table), folder / name / "part.parquet", row_group_size=5)
@@ -261,6 +270,18 @@ def half(batch: Any) -> Any:
 
 
 PHASES = [(0, [1, 1]), (2, [1, 2])]
+
+
+def kept(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A transform that changes nothing."""
+    return batch
+
+
+def drawn(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+    """A transform that draws."""
+    return batch.append_column("drawn", pa.array(rng.random()))
+
+
 PACK = {"pack": Pack(16)}
 WRAP = {"pack": Pack(16, method="wrap")}
 FILTER = {"filters": [("x", "<", 7.2)]}
@@ -309,6 +330,8 @@ CALLS: dict[str, Failing] = {
     "wrap with sharding='strided'": Failing({**WRAP, "sharding": "strided", **TWO}, path="tokens"),
     "wrap with canonical_ranks": Failing({**WRAP, "canonical_ranks": 2}, path="tokens"),
     "wrap with limit": Failing({**WRAP, "limit": 30}, path="tokens"),
+    "labels of a column that has them": Failing({"pack": Pack(16, labels="ids")}, path="labelled"),
+    "a mask for a model without labels": Failing({"pack": Pack(16, keys="hf"), "steps_per_epoch": 2}, path="tokens"),
     "wrap with pad": Failing({"pack": {"length": 16, "method": "wrap", "pad": 1}}, path="tokens"),
     "full_rotation without total_shards": Failing({"sharding": {"kind": "rotate", "full_rotation": True}}),
     "total_shards with stick_to_shard": Failing(
@@ -373,6 +396,10 @@ CALLS: dict[str, Failing] = {
     "a null that a transform returns": Failing({"transform": lambda batch: batch}, NullValueError, path="holes"),
     "a document longer than a sequence": Failing({"pack": Pack(3, long="error")}, path="tokens"),
     "a row longer than batch_tokens": Failing({"batch_tokens": Buckets(3, by="ids"), "lists": "padded"}, path="tokens"),
+    "a number of errors that are raised": Failing({"transform": {"function": kept, "max_errors": 3}}),
+    "a transform that draws": Failing({"transform": drawn}),
+    "draws for any number of rows": Failing({"transform": {"function": drawn, "random": True, "rows": "any"}}),
+    "draws of a function of rows alone": Failing({"transform": {"function": kept, "random": True}}),
     "a transform that leaves out rows": Failing({"transform": half}, SchemaMismatchError),
     "processes without their number": Failing({"worker_mode": "processes", "num_workers": None}),
     "processes that read canonical ranks in laps": Failing(
@@ -383,6 +410,14 @@ CALLS: dict[str, Failing] = {
     "even with a strategy that generates": Failing({"split_strategy": Generating(), "even": "drop"}),
     "last_batch with a strategy that generates": Failing({"split_strategy": Generating(), "last_batch": "wrap"}),
     "a mix of packed documents": Failing({**PACK, "rows_per_epoch": 8}, call=combined, path="tokens"),
+    "a budget of less than a sequence": Failing({**WRAP, "tokens_per_epoch": 9}, call=combined, path="tokens"),
+    "a budget of less than a step": Failing(
+        {**WRAP, "tokens_per_epoch": 20}, ShardingError, call=combined, path="tokens"
+    ),
+    "the key of a packed dataset": Failing(
+        {**WRAP, "weights": [1, 2], "source_key": "document_ids"}, call=combined, path="tokens"
+    ),
+    "weights of packed splits": Failing({**WRAP, "weights": [1, 2], "batches": "splits"}, call=combined, path="tokens"),
     "a mix of batches by length": Failing({"batch_tokens": Buckets(64, by="ids")}, call=combined, path="tokens"),
     "a mix with sharding": Failing({"sharding": "strided", "weights": Weights(temperature=2)}, call=combined),
     "a mix with canonical_ranks": Failing({"canonical_ranks": 2}, call=combined),

@@ -1,4 +1,4 @@
-"""States that an earlier commit wrote, with its own spellings, continue where they were taken.
+"""States that an earlier commit wrote, with its own spellings, continue where they were taken, or are refused.
 
 `states/3752582.json` has for each kind of loader its state after three steps, and the rows that were left, as that
 commit delivered them. The data are text, whose bytes no library decides.
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from torch_dataloader_utils import Buckets, Pack, Rotate, Shuffle, Strided, StructuredDataset, Subsets, combine
+from torch_dataloader_utils.errors import CheckpointMismatchError
 
 STATES = json.loads((Path(__file__).parent / "states" / "3752582.json").read_text())
 COMMON = {"num_ranks": 2, "rank": 0, "batch_size": 4, "split_rows": 10, "num_workers": 0}
@@ -34,6 +35,8 @@ NOW: dict[str, dict[str, Any]] = {
 }
 COMBINED: dict[str, dict[str, Any]] = {
     "splits": {"batches": "splits"},
+}
+MIXED: dict[str, dict[str, Any]] = {  # by rows, which come in another order since then
     "mix": {},
     "mix_first": {"stop": "first", "weights": [1, 2, 3]},
     "curriculum": {"weights": [(0, [1, 1, 1]), (24, [3, 1, 1])], "rows_per_epoch": 90},
@@ -49,9 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def left_after(loader: Any, state: Any) -> list[list[int]]:
+def left_after(loader: Any, state: Any, *, strict: bool = True) -> list[list[int]]:
     """The ids of each batch that a loader delivers after a state: of rows, or of tokens."""
-    loader.load_state_dict(state)
+    loader.load_state_dict(state, strict=strict)
     batches = []
     for batch in loader:
         ids = batch["id"] if "id" in batch else batch["ids"]
@@ -66,15 +69,33 @@ def test_a_loader_continues(folder: Path, name: str) -> None:
     assert STATES[name]["left"] == left_after(loader, STATES[name]["state"])
 
 
-@pytest.mark.parametrize("name", list(COMBINED))
-def test_a_combination_continues(folder: Path, name: str) -> None:
+def combined(folder: Path, **options: Any) -> Any:
     parts = [
         StructuredDataset.create_dataloader(str(path), columns=["id"], num_workers=0, count_rows=True)[1]
         for path in sorted(folder.iterdir())
     ]
-    loader = combine(parts, **COMMON, shuffle=True, **COMBINED[name])
+    return combine(parts, **COMMON, shuffle=True, **options)
+
+
+@pytest.mark.parametrize("name", list(COMBINED))
+def test_a_combination_continues(folder: Path, name: str) -> None:
+    loader = combined(folder, **COMBINED[name])
     assert STATES[name]["left"] == left_after(loader, STATES[name]["state"])
 
 
+@pytest.mark.parametrize("name", list(MIXED))
+def test_a_mix_is_refused_with_the_reason(folder: Path, name: str) -> None:
+    loader = combined(folder, **MIXED[name])
+    with pytest.raises(CheckpointMismatchError, match="plan version: 4 in the state, 6 here"):
+        loader.load_state_dict(STATES[name]["state"])
+
+
+@pytest.mark.parametrize("name", ["mix", "mix_first"])
+def test_what_is_left_of_an_older_mix_cannot_be_told(folder: Path, name: str) -> None:
+    loader = combined(folder, **MIXED[name])
+    with pytest.raises(CheckpointMismatchError, match="start the epoch again, or finish it with that release"):
+        left_after(loader, STATES[name]["state"], strict=False)
+
+
 def test_every_state_is_read() -> None:
-    assert STATES.keys() == NOW.keys() | COMBINED.keys()
+    assert STATES.keys() == NOW.keys() | COMBINED.keys() | MIXED.keys()

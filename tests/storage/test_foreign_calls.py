@@ -44,11 +44,10 @@ LISTED: dict[str, dict[str, str]] = {
     "delta/files.py": {"table.get_add_actions": "what was loaded with the table"},
     "delta/log.py": {"table.load_as_version": LIMITED, "DeltaTable": LIMITED},
     "filters/facts.py": {"LocalFileSystem": BUILT},
-    "iceberg/catalog.py": {
-        "storage.find": TRIED,
+    "iceberg/catalog.py": {"storage.find": TRIED},
+    "iceberg/clients.py": {
         "load_catalog": LIMITED,
-        "with_limits(catalog).load_table": LIMITED,
-        "catalog.load_table": f"{LIMITED}, unless it asks SQLite",
+        "client.load_table": f"{LIMITED}, unless it asks SQLite",
         "self._files(location).new_input": BUILT,
         "load_file_io": BUILT,
         "self._file.exists": "called by pyiceberg within `load_table`",

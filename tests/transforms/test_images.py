@@ -22,6 +22,7 @@ from torch_dataloader_utils import (
     MissingExtraError,
     NullValueError,
     OptionError,
+    RowErrors,
     StructuredDataset,
     Transform,
     UnsupportedTypeError,
@@ -108,7 +109,7 @@ def test_other_formats_are_not_even_opened(format: str, tmp_path: Path, monkeypa
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     data = encoded(Image.fromarray(pixels_of(1, (16, 16))), format)
-    with pytest.raises(FileReadError, match=r"row 1 of the 2 rows read: .*not JPEG, PNG, .*TIFF"):
+    with pytest.raises(RowErrors, match=r"row 1: FileReadError: .*not JPEG, PNG, .*TIFF"):
         decoded([png(1), data])
     assert not started.exists()
     assert DecodeImages("image", SIZE, damaged="null")(batch_of([data])).column("image").null_count == 1
@@ -119,8 +120,8 @@ def test_an_image_of_too_many_pixels_is_an_error_that_names_the_limit(tmp_path: 
     assert len(bomb) < 50_000
     path = written(tmp_path / "bomb.parquet", [png(0), bomb])
     with pytest.raises(
-        FileReadError,
-        match=r"bomb.parquet, row group 0: column 'image', row 1 of the 2 rows read: the image is 5000 x 10000 pixels "
+        RowErrors,
+        match=r"row 1 of .*bomb.parquet: FileReadError: column 'image': the image is 5000 x 10000 pixels "
         r".*more than max_pixels=40000000.*DecodeImages\(max_pixels=50000000\)",
     ):
         list(StructuredDataset.create_dataloader(
@@ -142,7 +143,7 @@ def test_the_pixels_of_a_jpeg_are_those_that_its_decoder_keeps(options: dict[str
     data = encoded(Image.new("RGB", (1600, 1600)), "jpeg", **options)
     transform = DecodeImages("image", 100, max_pixels=500_000)  # a baseline JPEG is decoded at a quarter of its size
     if whole:
-        with pytest.raises(FileReadError, match="1600 x 1600"):
+        with pytest.raises(RowErrors, match="1600 x 1600"):
             transform(batch_of([data]))
     else:
         assert len(transform(batch_of([data]))) == 1
@@ -151,9 +152,9 @@ def test_the_pixels_of_a_jpeg_are_those_that_its_decoder_keeps(options: dict[str
 def test_the_default_limit_stops_what_pillow_only_warns_of() -> None:
     bomb = encoded(Image.new("1", (10_000, 8_000)))
     assert len(bomb) < 20_000
-    with pytest.raises(FileReadError, match=r"8000 x 10000 pixels .* more than max_pixels=67108864"):
+    with pytest.raises(RowErrors, match=r"8000 x 10000 pixels .* more than max_pixels=67108864"):
         decoded([bomb])
-    with pytest.raises(FileReadError, match=r"too large for Pillow: .*MAX_IMAGE_PIXELS"):
+    with pytest.raises(RowErrors, match=r"too large for Pillow: .*MAX_IMAGE_PIXELS"):
         decoded([encoded(Image.new("1", (20_000, 10_000)))])
 
 
@@ -227,7 +228,9 @@ def test_nulls_follow_the_null_policy(tmp_path: Path) -> None:
 def test_a_damaged_image_is_an_error_with_its_row_or_a_null(damage: str, format: str) -> None:
     whole = encoded(Image.fromarray(pixels_of(1, (40, 40))), format)
     bad = {"cut": whole[: len(whole) // 2], "text": b"not an image", "empty": b"", "flipped": b"\0" * 9 + whole[9:]}
-    with pytest.raises(FileReadError, match="'image', row 1 of the 2 rows read: the image cannot be decoded"):
+    with pytest.raises(
+        RowErrors, match="1 row failed: row 1: FileReadError: column 'image': the image cannot be decoded"
+    ):
         decoded([png(0), bad[damage]])
     column = DecodeImages("image", SIZE, damaged="null")(batch_of([png(0), bad[damage]])).column("image")
     assert column.is_valid().to_pylist() == [True, False]
@@ -236,10 +239,10 @@ def test_a_damaged_image_is_an_error_with_its_row_or_a_null(damage: str, format:
 def test_the_error_of_a_damaged_image_names_the_file(tmp_path: Path) -> None:
     path = written(tmp_path / "damaged.parquet", [png(0), b"\x89PNG\r\n"])
     loader, _ = StructuredDataset.create_dataloader(path, transform=DecodeImages("image", SIZE))
-    with pytest.raises(
-        FileReadError, match=r"damaged.parquet, row group 0: column 'image', row 1 of the 2 rows read: the"
-    ):
+    with pytest.raises(RowErrors, match=r"row 1 of .*damaged.parquet: FileReadError: column 'image': the") as caught:
         next(iter(loader))
+    assert [(row, type(error)) for row, error in caught.value.errors.items()] == [(1, FileReadError)]
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "all"])
@@ -249,11 +252,14 @@ def test_the_error_of_one_image_of_many_files_names_its_file(tmp_path: Path, shu
         written(tmp_path / f"{number}.parquet", [png(0), b"bad" if number == 13 else png(1), png(2)])
     transform = DecodeImages("image", SIZE, damaged=damaged)  # type: ignore[arg-type]
     loader, _ = StructuredDataset.create_dataloader(str(tmp_path), transform=transform, shuffle=shuffle)
-    with pytest.raises((FileReadError, NullValueError)) as caught:
+    with pytest.raises(RowErrors if damaged == "error" else NullValueError) as caught:
         list(loader)
     text = str(caught.value)
-    assert "13.parquet, row group 0" in text
-    assert "row 1 of the 3 rows read" in text
+    if damaged == "error":
+        assert text.startswith(f"1 row failed: row 1 of {tmp_path}/13.parquet: FileReadError")
+    else:
+        assert "13.parquet, row group 0" in text
+        assert "row 1 of the 3 rows read" in text
     assert text.count(".parquet") == 1
     if damaged == "null":
         assert "Leave such rows out with filters= or in transform." in text
@@ -262,14 +268,13 @@ def test_the_error_of_one_image_of_many_files_names_its_file(tmp_path: Path, shu
 
 
 def test_exact_names_both_sizes_and_the_row() -> None:
-    with pytest.raises(OptionError, match=r"6 x 9 pixels.*expects 6 x 8.*'stretch'") as caught:
+    with pytest.raises(RowErrors, match=r"row 1: OptionError: .*6 x 9 pixels.*expects 6 x 8.*'stretch'"):
         decoded([png(0), png(1, (6, 9))], fit="exact")
-    assert "row 1 of the 2 rows" in caught.value.__notes__[0]
 
 
 def test_images_of_16_bits_are_refused() -> None:
     deep = Image.fromarray(np.full((6, 8), 40_000, np.uint16))
-    with pytest.raises(UnsupportedTypeError, match="more than 8 bits"):
+    with pytest.raises(RowErrors, match=r"row 0: UnsupportedTypeError: .*more than 8 bits"):
         decoded([encoded(deep)], damaged="null")
 
 
@@ -435,12 +440,12 @@ def test_row_groups_whose_bytes_are_not_small_beside_the_images_are_read_once(tm
     assert all(part.size_bytes <= tasks.MADE_BYTES for part in parts)
 
 
-def test_the_error_of_a_part_names_the_file_and_its_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_part_names_the_file_and_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "MADE_BYTES", 20_000)
     path = written(tmp_path / "bad.parquet", [*[png(row) for row in range(90)], b"none", *[png(0)] * 9], 50)
     for shuffle in (False, True):
         loader, _ = StructuredDataset.create_dataloader(
             path, transform=DecodeImages("image", 32), batch_size=10, shuffle=shuffle
         )
-        with pytest.raises(FileReadError, match=r"bad.parquet, row groups? .*row \d+ of the \d+ rows read: the image"):
+        with pytest.raises(RowErrors, match=r"1 row failed: row 90 of .*bad.parquet: FileReadError: .*the image"):
             list(loader)

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch_dataloader_utils import (
     DataNotFoundError,
     OptionError,
+    RowErrors,
     SchemaMismatchError,
     StructuredDataset,
     Transform,
@@ -117,6 +118,16 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
         Tokenize("text", tokenizer(), output="id")(batch_of([]))
     with pytest.raises(UnsupportedTypeError, match="int64"):
         Tokenize("id", tokenizer())(batch_of(["Oslo"]))
+
+
+def test_a_text_that_begins_with_what_the_tokenizer_adds_is_an_error_at_its_row() -> None:
+    texts: list[str | None] = ["Oslo", None, "[CLS] Lima", "Lima [CLS]"]
+    made = tokenizer()
+    made.add_special_tokens(["[CLS]"])
+    with pytest.raises(RowErrors, match=r"1 row failed: row 2: .*'\[CLS\]'.*add_special_tokens=False"):
+        Tokenize("text", made)(batch_of(texts))
+    without = Tokenize("text", made, add_special_tokens=False)(batch_of(texts))["input_ids"]
+    assert without.to_pylist() == [[OSLO], None, [CLS, LIMA], [LIMA, CLS]]
 
 
 def test_a_list_of_transforms_is_called_in_order(tmp_path: Path) -> None:

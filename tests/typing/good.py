@@ -8,6 +8,7 @@ from typing import Any, Literal, assert_type
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from pyiceberg.catalog import load_catalog
 from torch.distributed.device_mesh import init_device_mesh
 
 from torch_dataloader_utils import (
@@ -19,6 +20,7 @@ from torch_dataloader_utils import (
     Files,
     Fill,
     Hive,
+    Iceberg,
     IcebergDataset,
     Mesh,
     Order,
@@ -67,6 +69,7 @@ world: World = dataset.world
 def train(batches: StructuredLoader, model: torch.nn.Module) -> None:
     for batch in batches:
         assert_type(batch, Batch)
+        assert_type(batches.head(3), Batch)
         loss = torch.nn.functional.mse_loss(model(batch["x"].float().unsqueeze(1)), batch["label"].float())
         loss.backward()
 
@@ -92,6 +95,7 @@ def pairs(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 collated, _ = StructuredDataset.create_dataloader("data/", collate_fn=pairs)
+assert_type(collated.head(2), tuple[torch.Tensor, torch.Tensor])
 for x, label in collated:
     assert_type(x, torch.Tensor)
     assert_type(label, torch.Tensor)
@@ -107,6 +111,8 @@ events, table_dataset = IcebergDataset.create_dataloader(
     "analytics.events", catalog_config={"type": "rest"}, as_of=datetime(2026, 1, 1, tzinfo=UTC), even="pad"
 )
 snapshot: SnapshotInfo | None = table_dataset.snapshot
+IcebergDataset.create_dataloader("analytics.events", catalog_config="prod")
+Iceberg("analytics.events", catalog=load_catalog("prod"))
 table_dataset.advance()
 
 

@@ -29,6 +29,7 @@ from torch_dataloader_utils.options import (
 from torch_dataloader_utils.options.clashes import FOLLOWED_PART
 from torch_dataloader_utils.plan_page.call import combination_values
 from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.redaction import remember_secrets
 from torch_dataloader_utils.sources.combine import combined_source
 from torch_dataloader_utils.sources.group import labels
@@ -58,6 +59,7 @@ def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
         _refuse(read)
     _warn_of_unused(named, given)
     parts = dict(zip(named, _sources(named, defaults, options), strict=True))
+    options = replace(options, part_skips=any(map(_skips_rows, parts.values())))
     source = combined_source(list(parts.values()), list(parts), options)
     options = replace(options, features=options.features.resolved(source, options))
     of_source = {name: part.given if isinstance(part, _ToOpen) else None for name, part in named.items()}
@@ -115,6 +117,11 @@ def _sources(named: Mapping[str | int, Any], defaults: Mapping[str, Any], option
     shared = dict(zip(opened, with_one_vocabulary(list(opened.values())), strict=True))
     made = [passes_of(part).source if isinstance(part, LoaderDataset) else part for part, _ in pairs]
     return [shared.get(place, part) for place, part in enumerate(made)]
+
+
+def _skips_rows(part: Any) -> bool:
+    """Whether a transform of this part, or of one within it, may fail for rows."""
+    return isinstance(part, Source) and bool(most_failed(part.scan))
 
 
 def _datasets(part: Any) -> int:
@@ -198,6 +205,7 @@ def combine(
     stop: Literal["once", "first", "all"] = "once",
     repeat: Mapping[str, float] | Sequence[float] | None = None,
     rows_per_epoch: int | None = None,
+    tokens_per_epoch: int | None = None,
     batches: Literal["proportional", "single", "splits"] = "proportional",
     source_key: str | None = None,
     columns: Sequence[str] | None = None,
@@ -273,6 +281,7 @@ def combine(
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
         rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
+        tokens_per_epoch: with pack: the tokens of an epoch, in whole steps of all ranks, instead of stop.
         batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
         source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
         columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
@@ -303,7 +312,7 @@ def combine(
         shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
         batch_size: rows per batch.
         last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-        valid_key: the batch entry that is False for repeated rows, if there can be any.
+        valid_key: the batch entry that is False for repeated rows and failed ones, if there can be any.
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.

@@ -155,7 +155,7 @@ def stream(
         shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
         batch_size: rows per batch.
         last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-        valid_key: the batch entry that is False for repeated rows, if there can be any.
+        valid_key: the batch entry that is False for repeated rows and failed ones, if there can be any.
         output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
         collate_fn: maps each finished batch to whatever the loader should yield.
         batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.

@@ -165,7 +165,7 @@ class TableDataset(SnapshotDataset):
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
             last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-            valid_key: the batch entry that is False for repeated rows, if there can be any.
+            valid_key: the batch entry that is False for repeated rows and failed ones, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
             batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
@@ -210,7 +210,7 @@ class IcebergDataset(TableDataset):
         table: Any,
         *,
         # The options: written by scripts/write_signatures.py from their declarations.
-        catalog_config: Mapping[str, Any] | None = None,
+        catalog_config: CatalogLike | None = None,
         snapshot_id: int | None = None,
         ref: str | None = None,
         as_of: datetime | str | int | None = None,
@@ -281,7 +281,7 @@ class IcebergDataset(TableDataset):
         Args:
             table: a name such as "namespace.table" (with `catalog_config`), a `pyiceberg.table.Table`, or the path of
                 a metadata file or of a table's folder.
-            catalog_config: the catalog's properties, as pyiceberg's load_catalog takes them.
+            catalog_config: a name in pyiceberg's configuration, properties for load_catalog, or a pyiceberg Catalog.
             snapshot_id: read this snapshot, with its own schema.
             ref: read this branch or tag.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
@@ -317,7 +317,7 @@ class IcebergDataset(TableDataset):
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
             last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-            valid_key: the batch entry that is False for repeated rows, if there can be any.
+            valid_key: the batch entry that is False for repeated rows and failed ones, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
             batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
@@ -443,7 +443,8 @@ class DeltaDataset(SnapshotDataset):
             ```
 
         Args:
-            table: path or URL of the table's folder, or a deltalake.DeltaTable, which is read at its version.
+            table: path or URL of the table's folder, "uc://catalog.schema.table" in a Unity Catalog, or a
+                deltalake.DeltaTable, which is read at its version.
             version: read this version, with its own schema.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
@@ -473,7 +474,7 @@ class DeltaDataset(SnapshotDataset):
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
             last_batch: a short last batch: deliver it, drop it, or fill it up with repeated rows.
-            valid_key: the batch entry that is False for repeated rows, if there can be any.
+            valid_key: the batch entry that is False for repeated rows and failed ones, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
             batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.

@@ -78,9 +78,8 @@ def shard_batches(
     size = cut.size
     parts: list[Part] = []
     gathered = 0
-    first = log.start.rows  # the first row to deliver: earlier rows of the first block were delivered before
     while (block := driver.next_block(shard)) is not None:
-        log.take(block.rows)
+        first = log.take(block)  # the first row to deliver
         if parts:
             first = min(size - gathered, block.rows)
             parts.append((block, 0, first))
@@ -94,7 +93,6 @@ def shard_batches(
         first += count * size
         if first < block.rows:
             parts, gathered = [(block, first, block.rows)], block.rows - first
-        first = 0
     log.ended = True
     if not parts or cut.last_batch == "drop":
         return
@@ -199,7 +197,6 @@ class ShardRows:
         self._log = log
         self._parts: deque[Part] = deque()
         self._rows = 0  # of all parts
-        self._delivered = log.start.rows  # rows of the first block that were delivered earlier
         self.row_bytes = 0  # of the block read last
 
     def at_hand(self, least: int = 1) -> int:
@@ -209,8 +206,7 @@ class ShardRows:
             if block is None:
                 self._log.ended = True
                 break
-            self._log.take(block.rows)
-            first, self._delivered = self._delivered, 0
+            first = self._log.take(block)
             if first < block.rows:
                 self._parts.append((block, first, block.rows))
                 self._rows += block.rows - first

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from torch_dataloader_utils.checkpoint.form import OF_RANK, VERSION, check_form, check_seal, of_rank, plain, sealed
@@ -27,7 +28,7 @@ from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.phases import Phase, plain_options
-from torch_dataloader_utils.planning.plan import PLAN_VERSION, REST_VERSION
+from torch_dataloader_utils.planning.plan import MIX_VERSION, PLAN_VERSION, REST_VERSION
 from torch_dataloader_utils.planning.sharding import resolve_auto
 from torch_dataloader_utils.planning.splits import UNKNOWN as ABSENT
 from torch_dataloader_utils.planning.splits import Splits
@@ -142,7 +143,8 @@ def difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
 
 # The part of a state that identifies its data: digests and short texts, without secrets.
 
-_BUCKETS = "buckets"
+_BUCKETS, _PREPROCESS = "buckets", "preprocess"
+_GREW_FROM = ", which grew from "
 SKIPPED = "skipped"  # the files that are left out: they explain another list of files
 
 
@@ -176,9 +178,12 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    texts = {"subset": source.subset, "pack": options.pack.text, _BUCKETS: source.buckets, "preprocess": scan.mark}
+    texts = {"subset": source.subset, "pack": options.pack.text, _BUCKETS: source.buckets, _PREPROCESS: scan.mark}
     for name, text in texts.items():
         components[name] = ([text] if text else [], short(text))
+    if scan.marks_before:
+        text = f"{scan.mark}{_GREW_FROM}{' '.join(scan.marks_before)}"
+        components[_PREPROCESS] = (components[_PREPROCESS][0], text)
     skipped = [_unsigned(file.relative or file.path, file.path) for file in source.skipped]
     components[SKIPPED] = (skipped, short(skipped_names(source.skipped)) if skipped else "")
     return {name: [digest_of(parts), text] for name, (parts, text) in components.items()}
@@ -190,7 +195,7 @@ def digest_of(parts: Sequence[str]) -> str:
 
 
 # Components that states did not have at first unless there was something to tell.
-_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, "preprocess", SKIPPED), digest_of([]))
+_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, _PREPROCESS, SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:
@@ -222,7 +227,7 @@ def different_data(
     if between_windows and _NOTHING[_BUCKETS] not in (was[_BUCKETS], now[_BUCKETS]):
         now[_BUCKETS] = was[_BUCKETS]
     lines = [
-        f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here"
+        f"  {name}: {_shown(saved.get(name))} in the state, {_shown(here.get(name))} here{_growth(name, saved, here)}"
         for name in {**here, **saved}
         if was.get(name) != now.get(name) and not (same_files and name == SKIPPED)
     ]
@@ -243,9 +248,25 @@ def different_data(
 
 
 def _shown(component: Sequence[str] | None) -> str:
-    return (
-        "nothing" if component is None or component[0] == digest_of([]) else f"{component[1]} (digest {component[0]})"
-    )
+    if component is None or component[0] == digest_of([]):
+        return "nothing"
+    return f"{component[1].partition(_GREW_FROM)[0]} (digest {component[0]})"
+
+
+def _growth(name: str, saved: Mapping[str, list[str]], here: Mapping[str, list[str]]) -> str:
+    """Of what rows are preprocessed by, which of two has grown from the other."""
+    if name != _PREPROCESS or name not in saved or name not in here:
+        return ""
+    (was, _, before_was), (now, _, before_now) = (data[name][1].partition(_GREW_FROM) for data in (saved, here))
+    if _grew(was, now, before_now):
+        return "; the one here grew from that of the state"
+    return "; that of the state grew from the one here" if _grew(now, was, before_was) else ""
+
+
+def _grew(marks: str, others: str, before: str) -> bool:
+    """Whether the other marks grew from these: each is the same, or was this one before."""
+    pairs = zip_longest(marks.replace(",", "").split(), others.replace(",", "").split())
+    return all(one == other or one in before.split() for one, other in pairs)
 
 
 def _relative(paths: Sequence[tuple[int, str]]) -> list[str]:
@@ -301,7 +322,7 @@ class StateCodec:
             link["policy"] = self._chosen
         state["epoch"] = position.epoch
         state["links"] = (*map(link_of, position.past), link)
-        state["plan_version"] = _plan_version(state)
+        state["plan_version"] = self._plan_version(state)
         state["skip"] = [list(steps) for steps in position.skip]
         if self._worker is not None:
             state["worker"] = self._worker[0]
@@ -329,7 +350,7 @@ class StateCodec:
 
     def _position(self, state: Mapping[str, Any], *, strict: bool) -> EpochPosition:
         check_reader(state, None if self._worker is None else self._worker[0], self._saved_options)
-        versions = (state["plan_version"], _plan_version(state))
+        versions = (state["plan_version"], self._plan_version(state))
         here = json.loads(self._head)["data"]
         mismatch = different_data(state["data"], here, versions, between_windows=is_between_windows(state))
         if mismatch and strict:
@@ -417,7 +438,8 @@ class StateCodec:
             {"version": VERSION, "plan_version": PLAN_VERSION, "data": fingerprint(self._source, self._options)}
         )
 
-
-def _plan_version(state: Mapping[str, Any]) -> int:
-    """The version of a state here: plans of what earlier phases left have a separate one."""
-    return PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION
+    def _plan_version(self, state: Mapping[str, Any]) -> int:
+        """The version of a state here: plans of mixes, and of what earlier phases left, have versions of their own."""
+        if self._options.features.mixes_rows:
+            return MIX_VERSION
+        return PLAN_VERSION if len(state["links"]) == 1 else REST_VERSION

@@ -16,7 +16,6 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from numbers import Integral, Real
 from operator import index
 from typing import Any
@@ -223,14 +222,10 @@ def _mixing(value: Any) -> bool:
     rows, counts = value.get("rows"), _list_of(_whole(), _RANKS, 1)
     if value.get("unit", "step") != "step" or value.get("run", True) is not True:
         return False
-    if "phases" not in value:
-        return counts(rows) and _list_of(_rate, _RANKS, 1)(value.get("rates"))
+    if "phases" not in value:  # as releases wrote it that mixed by other rules
+        return counts(rows)
     fixed = _whole(1)(value.get("total")) if rows is None else counts(rows)
     return fixed and _list_of(_phase, MOST_PHASES, 1)(value["phases"])
-
-
-def _rate(value: Any) -> bool:
-    return isinstance(value, float) and 0 < value < inf
 
 
 def _phase(value: Any) -> bool:

@@ -6,11 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
 
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
 from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.rank_plan import RankPlan, places_after
 from torch_dataloader_utils.planning.workers import delivered_by_shard
+from torch_dataloader_utils.rows import I64
 
 TasksOf = Callable[[int], Sequence[Sequence[Task]]]
 Steps = tuple[int, int]  # the steps [a, b) of an epoch
@@ -62,14 +66,28 @@ def _joined(ranges: Iterable[Steps]) -> tuple[Steps, ...]:
     return tuple(out)
 
 
+class TakenBlock(Protocol):
+    """A block, as far as positions depend on it: see `Block`."""
+
+    @property
+    def rows(self) -> int:
+        """The number of its rows."""
+
+    @property
+    def left_out(self) -> I64 | None:
+        """The rows of its task that are left out; None for none."""
+
+
 @dataclass(slots=True)
 class BlockLog:
     """What the loop over the blocks of a shard saw: enough to infer its position after any number of batches.
 
-    So positions cost nothing per batch: they are computed when a state is requested.
+    So positions cost nothing per batch: they are computed when a state is requested. Cursors count rows that were left
+    out of blocks because a transform failed for them; batches do not hold them.
 
     Attributes:
         start: where it began.
+        gaps: for blocks that lack such rows, by their number: those rows, as of `Block`.
         ends: rows up to the end of each block taken (all rows of a block, even if the first was begun before).
         laps: the number of blocks taken when each further lap began.
         ended: whether there are no more.
@@ -79,10 +97,15 @@ class BlockLog:
     ends: list[int] = field(default_factory=list)
     laps: list[int] = field(default_factory=list)
     ended: bool = False
+    gaps: dict[int, I64] = field(default_factory=dict)
 
-    def take(self, rows: int) -> None:
-        """Record a block."""
-        self.ends.append(self._end(len(self.ends)) + rows)
+    def take(self, block: TakenBlock) -> int:
+        """Record a block; returns how many of its rows were delivered before."""
+        number = len(self.ends)
+        if block.left_out is not None:
+            self.gaps[number] = block.left_out
+        self.ends.append(self._end(number) + block.rows)
+        return 0 if number else self._before
 
     def begin_lap(self) -> None:
         """Record that the next block belongs to the next lap."""
@@ -92,18 +115,18 @@ class BlockLog:
         """How many batches of `size` rows the shard has; None while there are more."""
         if not self.ended:
             return None
-        rows = self._end(len(self.ends)) - self.start.rows
+        rows = self._end(len(self.ends)) - self._before
         return rows // size if drops_last else -(-rows // size)
 
     def rows(self, batches: int, size: int) -> int:
         """The number of rows in its first `batches` batches of `size` rows."""
-        return min(batches * size, self._end(len(self.ends)) - self.start.rows)
+        return min(batches * size, self._end(len(self.ends)) - self._before)
 
     def after(self, batches: int, size: int) -> WorkerCursor:
         """Where the shard is after that many batches of `size` rows."""
         if not batches:
             return self.start
-        rows = self.start.rows + batches * size
+        rows = self._before + batches * size
         block = bisect_right(self.ends, rows)
         laps = bisect_right(self.laps, block)
         first = self.laps[laps - 1] if laps else 0
@@ -111,11 +134,24 @@ class BlockLog:
         lap = self.start.lap + laps
         begin = self._end(block)
         if block < len(self.ends) and rows > begin:
-            return WorkerCursor(task, rows - begin, self.ends[block] - begin, lap)
+            return WorkerCursor(task, *self._read(block, rows - begin, self.ends[block] - begin), lap)
         # A lap without a row so far starts again: whether it has any decides if there is another.
         if lap and begin == self._end(first) and (laps or not self.start.task):
             task = 0
         return WorkerCursor(task, 0, 0, lap)
+
+    @property
+    def _before(self) -> int:
+        """The rows of the first block that were delivered before."""
+        gaps = self.gaps.get(0)
+        return self.start.rows - (0 if gaps is None else int(np.searchsorted(gaps, self.start.rows)))
+
+    def _read(self, block: int, rows: int, live: int) -> tuple[int, int]:
+        """How many rows of its task lie before row `rows` of a block, and how many there are."""
+        gaps = self.gaps.get(block)
+        if gaps is None:
+            return rows, live
+        return rows + int(np.searchsorted(gaps - np.arange(len(gaps)), rows, side="right")), live + len(gaps)
 
     def _end(self, blocks: int) -> int:
         return self.ends[blocks - 1] if blocks else 0

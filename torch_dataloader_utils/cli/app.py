@@ -123,16 +123,36 @@ def stats(
 
 
 def fit(
-    spec: Annotated[
-        Path, typer.Option("--spec", metavar="FILE", help="A YAML or JSON file: a transform or a list, by column.")
-    ],
     out: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The JSON file to write.")],
+    spec: Annotated[
+        Path | None,
+        typer.Option("--spec", metavar="FILE", help="A YAML or JSON file: a transform or a list, by column."),
+    ] = None,
     dtype: Annotated[
-        str, typer.Option("--dtype", metavar="float32|float64", help="The dtype of computed numbers.")
-    ] = "float32",
+        str | None,
+        typer.Option(
+            "--dtype", metavar="float32|float64", help="With --spec: the dtype of numbers, float32 if left out."
+        ),
+    ] = None,
+    update: Annotated[
+        str | None,
+        typer.Option("--update", metavar="FILE", help="A saved Preprocess, updated by rows that are new to it."),
+    ] = None,
+    only_ids: Annotated[
+        bool, typer.Option("--only-ids", help="With --update: vocabularies grow, learned numbers stay.")
+    ] = False,
+    quantiles: Annotated[
+        str,
+        typer.Option(
+            "--quantiles",
+            metavar="SHARE|exact",
+            help="By which share of the rows ranks of quantiles may be off without another scan; 0.001 if left out.",
+        ),
+    ] = "0.001",
 ) -> Run:
-    """Fit a Preprocess on the rows, and save it."""
-    return _later("fit", spec=spec, out=out, dtype=dtype)
+    """Fit a Preprocess on the rows, or update a saved one by further rows, and save it."""
+    how = {"dtype": dtype, "update": update, "only_ids": only_ids, "quantiles": quantiles}
+    return _later("fit", out=out, spec=spec, **how)
 
 
 for command in (schema, stats, fit, describe, plan, head, verify, bench, index):

@@ -42,7 +42,12 @@ DeltaPath = Annotated[
 ]
 Catalog = Annotated[
     list[str],
-    typer.Option("--catalog", metavar="KEY=VALUE", help="A property of the catalog of --table.", rich_help_panel=_DATA),
+    typer.Option(
+        "--catalog",
+        metavar="NAME|KEY=VALUE",
+        help="The catalog of --table: its name for pyiceberg, or a property.",
+        rich_help_panel=_DATA,
+    ),
 ]
 CatalogConfig = Annotated[
     Path | None,

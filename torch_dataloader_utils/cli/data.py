@@ -188,5 +188,6 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
 def _catalog(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword `catalog_config`, from its options."""
     path: Path | None = given["catalog_config"]
-    catalog = {**(config_of(path) if path else {}), **pairs(given["catalog"], "--catalog")}
+    properties = [text if "=" in text else f"name={text}" for text in given["catalog"]]
+    catalog = {**(config_of(path) if path else {}), **pairs(properties, "--catalog")}
     return {"catalog_config": catalog} if catalog else {}

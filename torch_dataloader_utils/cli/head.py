@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import Output, Result, Screen
-from torch_dataloader_utils.loader.head import cell
+from torch_dataloader_utils.loader.preview import cell
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.schemas.columns import python_rows
 

@@ -12,7 +12,7 @@ from torch_dataloader_utils.cli.data import Data
 from torch_dataloader_utils.cli.output import BAD, Output, Screen
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.loader.dataset import passes_of
-from torch_dataloader_utils.options import repeats_rows
+from torch_dataloader_utils.options import mask_in_batches
 from torch_dataloader_utils.printing import listed, plural
 
 _SHOWN = 20  # ids
@@ -90,7 +90,8 @@ def _identified(data: Data, id_column: str | None) -> tuple[list[str], Data]:
 
 def _planned(dataset: Any, epochs: Sequence[int]) -> int | None:
     """The rows that the plans of all ranks deliver; None if they are known only after reading."""
-    if passes_of(dataset).options.shard.steps_per_epoch is not None:
+    options = passes_of(dataset).options
+    if options.shard.steps_per_epoch is not None or options.skips_rows:
         return None
     rows = [dataset.shard_size(rank, epoch) for epoch in epochs for rank in range(dataset.world.num_ranks)]
     return None if None in rows else sum(rows)
@@ -107,7 +108,7 @@ def _batches(data: Data, epochs: Sequence[int], ids: Sequence[str]) -> Iterator[
     """The real rows of the batches of one rank, with their ids only."""
     loader, dataset = data.but("collate_fn").open(output_format="arrow")
     options = passes_of(dataset).options
-    valid = options.batch.valid_key if repeats_rows(options) else None
+    valid = mask_in_batches(options)
     try:
         for epoch in epochs:
             dataset.set_epoch(epoch)

@@ -26,6 +26,7 @@ _READABLE = frozenset(
     | {"vacuumProtocolCheck", "variantType", "variantType-preview", "variantShredding", "variantShredding-preview"}
 )
 _NEWEST_READER = 3
+_MANAGED = ("catalogManaged", "catalogOwned")  # how the names of one feature began
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,14 @@ def _readable(table: DeltaTable, name: str) -> DeltaTable:
 
 def _check_features(features: AbstractSet[str], name: str) -> None:
     unknown = sorted(features - _READABLE)
+    managed = [feature for feature in unknown if feature.startswith(_MANAGED)]
+    if managed:
+        raise FileReadError(
+            f"{name}: the table requires {managed[0]} of its readers: its catalog alone knows its versions, and "
+            "deltalake takes them from none. Read it by the catalog's Iceberg endpoint, as Iceberg('schema.table', "
+            "catalog={'type': 'rest', 'uri': 'https://HOST/api/2.1/unity-catalog/iceberg-rest', 'warehouse': "
+            "'CATALOG', 'token': ...}), or read a copy of the table."
+        )
     if unknown:
         raise FileReadError(
             f"{name}: the table requires {', '.join(unknown)} of its readers, which is not supported here. Drop the "

@@ -14,6 +14,7 @@ from torch_dataloader_utils.delta.files import plain_url
 from torch_dataloader_utils.delta.log import DeltaLog
 from torch_dataloader_utils.delta.snapshot import DeltaSnapshot, snapshot_of
 from torch_dataloader_utils.delta.store_options import data_options, log_options
+from torch_dataloader_utils.delta.unity import SCHEME, UnityTable
 from torch_dataloader_utils.errors import OptionError, SnapshotError
 from torch_dataloader_utils.options import Delta, Options, ReadOptions
 from torch_dataloader_utils.options.times import milliseconds, moment_of
@@ -46,7 +47,9 @@ class DeltaSource:
             self._given = getattr(table, "_storage_options", None) or {}
             remember_secrets(self._given)
         self._loaded = table.version() if isinstance(table, DeltaTable) else None
-        self._url = _place(table)
+        self._catalog_name = table if isinstance(table, str) and table.startswith(SCHEME) else None
+        self._url = "" if self._catalog_name else _place(table)
+        self._unity: tuple[Mapping[str, Any], UnityTable] | None = None
         self._latest: DeltaSnapshot | None = None  # its footers are those of other snapshots of the version
 
     @property
@@ -87,7 +90,7 @@ class DeltaSource:
             table = log.at(version)
         else:
             table = log.newest() if self._moment is None else self._as_of(log, self._moment, read)
-        made = snapshot_of(table, log, read)
+        made = self._renewing(snapshot_of(table, log, read))
         if self._latest is None or self._latest.cursor != made.cursor:
             self._latest = made
         return replace(made, plan=replace(made.plan, layouts=self._latest.plan.layouts))
@@ -109,8 +112,25 @@ class DeltaSource:
         return DeltaLog(self._url, log_options(self._url, read.storage_options or {}), storage, folder)
 
     def _read(self, options: Options) -> ReadOptions:
-        both = {**self._given, **(options.read.storage_options or {})}
+        """What is read, with the access that the table itself or its catalog gives."""
+        given = options.read.storage_options or {}
+        both = {**self._given, **given} if self._catalog_name is None else self._of_catalog(self._catalog_name, given)
         return replace(options.read, storage_options=both or None)
+
+    def _of_catalog(self, name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The storage options of a table of a catalog, which is asked where it is when it is first read."""
+        if self._unity is None or self._unity[0] != given:
+            self._unity = given, UnityTable(name, given)
+            self._url = _place(self._unity[1].location)
+            return self._unity[1].options
+        return self._unity[1].with_valid()
+
+    def _renewing(self, made: DeltaSnapshot) -> DeltaSnapshot:
+        """The snapshot, whose files are read with credentials that are renewed, if a catalog gives them."""
+        if self._unity is None or made.plan.storage.local:
+            return made
+        storage = replace(made.plan.storage, renewal=self._unity[1].renewal)
+        return replace(made, plan=replace(made.plan, storage=storage))
 
 
 def _place(table: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from time import perf_counter
 
-from torch_dataloader_utils.events import BlockEvent, Hooks
+from torch_dataloader_utils.events import BlockEvent
 from torch_dataloader_utils.model import Task, WorkerCursor, split_of, split_pieces
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, read_block
@@ -66,7 +66,7 @@ class PooledDriver:
         open_driver: Callable[[Sequence[Sequence[Task]]], Driver],
         shards: Sequence[Sequence[Task]],
         workers: int,
-        needed: Sequence[Sequence[tuple[int, float]]] = (),
+        needed: Sequence[Sequence[float]] = (),
     ) -> None:
         needed = needed or [_side_by_side(shard) for shard in shards]
         merged = [_merged(shards, range(worker, len(shards), workers), needed) for worker in range(workers)]
@@ -95,14 +95,14 @@ class PooledDriver:
         self._driver.close()
 
 
-def _side_by_side(tasks: Sequence[Task]) -> list[tuple[int, float]]:
+def _side_by_side(tasks: Sequence[Task]) -> list[float]:
     """When tasks are needed, if all shards advance by the same number of rows at a time."""
     begins = accumulate((task.rows or 0 for task in tasks), initial=0)
-    return [(0, begin) for begin, _ in zip(begins, tasks, strict=False)]
+    return [float(begin) for begin, _ in zip(begins, tasks, strict=False)]
 
 
 def _merged(
-    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[tuple[int, float]]]
+    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[float]]
 ) -> list[tuple[int, Task]]:
     """The tasks of these shards as (shard, task), ordered by when each is needed."""
     turns = [(when, shard, task) for shard in numbers for when, task in zip(needed[shard], shards[shard], strict=True)]
@@ -175,14 +175,16 @@ class ReportedDriver:
 
     Args:
         driver: the driver.
-        hooks: where blocks are reported; callbacks may be added later.
+        report: where blocks are reported.
         epoch: the epoch.
         starts: where each shard begins.
     """
 
-    def __init__(self, driver: Driver, hooks: Hooks, epoch: int, starts: Sequence[WorkerCursor]) -> None:
+    def __init__(
+        self, driver: Driver, report: Callable[[BlockEvent], None], epoch: int, starts: Sequence[WorkerCursor]
+    ) -> None:
         self._driver = driver
-        self._hooks = hooks
+        self._report = report
         self._epoch = epoch
         self._before = [start.rows for start in starts]  # rows of the first block delivered earlier
         self.stop, self.close = driver.stop, driver.close
@@ -193,6 +195,6 @@ class ReportedDriver:
         block = self._driver.next_block(shard)
         if block is None:
             return None
-        rows, self._before[shard] = block.rows - self._before[shard], 0
-        self._hooks(BlockEvent(self._epoch, shard, rows, block.nbytes, perf_counter() - began, block.work))
+        rows, self._before[shard] = block.rows - block.before(self._before[shard]), 0
+        self._report(BlockEvent(self._epoch, shard, rows, block.nbytes, perf_counter() - began, block.work))
         return block

@@ -36,6 +36,7 @@ from torch_dataloader_utils.file_limit import remedy
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, stopped
 from torch_dataloader_utils.storage.locks import renew_in_children
+from torch_dataloader_utils.storage.renewal_desk import RenewalDesk
 
 # One worker process, as the main process sees it.
 
@@ -362,10 +363,17 @@ class WorkerPool:
         budget: the maximum number of bytes decoded and not delivered, over all processes.
         context: how processes start.
         timeout: the seconds for processes to start, and for them to read a message; 0 for no limit.
+        desk: issues credentials to the processes; None if nothing that they read needs any that expire.
     """
 
     def __init__(
-        self, open_reader: OpenReader, count: int, budget: int, context: BaseContext, timeout: float = 0
+        self,
+        open_reader: OpenReader,
+        count: int,
+        budget: int,
+        context: BaseContext,
+        timeout: float = 0,
+        desk: RenewalDesk | None = None,
     ) -> None:
         end_if_importing()
         self.members: list[Member] = []
@@ -376,25 +384,42 @@ class WorkerPool:
         # which would wait forever for stopped ones, and for these, as they outlive SIGTERM.
         self._finalizer = Finalize(self, end_all, args=(self.members,), exitpriority=0)
         renew_in_children(self)
-        fork = context.get_start_method() == "fork"
-        parcel = None if fork else _parcel(open_reader)
-        # A reader that arrives with the process is unpickled before the worker's own code could import the script.
-        name = WORKER_NAME if parcel is None else worker_name(context)
+        parcel = None if context.get_start_method() == "fork" else _parcel(open_reader)
+        opener = open_reader if parcel is None else None
         try:
-            with parcel or nullcontext(), fork_server_answers(context, timeout):
-                for _ in range(count):
-                    ours, theirs = context.Pipe()
-                    inherited = (*(member.conn for member in self.members), ours) if fork else ()
-                    opener = open_reader if parcel is None else None
-                    arguments = (theirs, opener, budget // count, inherited, deferred(name))
-                    with theirs:
-                        self.members.append(Member(ours, _started(context, name, arguments), timeout))
+            with parcel or nullcontext():
+                with fork_server_answers(context, timeout):
+                    for _ in range(count):
+                        self._start(context, opener, budget // count, timeout, desk)
                 if parcel is not None:
                     for member in self.members:
                         member.send_parcel(parcel)
+            if desk is not None:
+                desk.open()
         except BaseException:
             self.close()
+            if desk is not None:
+                desk.close()
             raise
+
+    def _start(
+        self,
+        context: BaseContext,
+        opener: OpenReader | None,
+        budget: int,
+        timeout: float,
+        desk: RenewalDesk | None,
+    ) -> None:
+        """Start one more process, with the reader's opener, or None if it is to be sent."""
+        # A reader that arrives with the process is unpickled before the worker's own code could import the script.
+        name = WORKER_NAME if opener is not None else worker_name(context)
+        ours, theirs = context.Pipe()
+        line, ends = (None, ()) if desk is None else (desk.line(context), desk.ends)
+        fork = context.get_start_method() == "fork"
+        inherited = (*(member.conn for member in self.members), ours, *ends) if fork else ()
+        arguments = (theirs, opener, budget, inherited, deferred(name), line)
+        with theirs, line or nullcontext():
+            self.members.append(Member(ours, _started(context, name, arguments), timeout))
 
     def begin(
         self,

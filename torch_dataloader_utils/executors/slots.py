@@ -40,6 +40,7 @@ class Packed:
         columns: key -> (header, [(first byte, dtype, shape), ...]); None for an Arrow stream that begins at byte 0.
         size: the number of bytes of the slot in use.
         work: the time that reading and packing took.
+        left_out: as of the block.
     """
 
     rows: int
@@ -47,6 +48,7 @@ class Packed:
     columns: dict[str, tuple[Any, list[tuple[int, str, tuple[int, ...]]]]] | None
     size: int
     work: Work = NO_WORK
+    left_out: npt.NDArray[np.int64] | None = None
 
 
 def anonymous_file() -> int:
@@ -127,9 +129,10 @@ def _packed(reader: BlockReader, task: Task, reserve: Callable[[int], npt.NDArra
         return packer.packed(rows)
     block = reader.block(task)
     if block.columns is None:
-        return _pack_table(block, reserve)
+        return replace(_pack_table(block, reserve), left_out=block.left_out)
     packer.add(block.columns)
-    return replace(packer.packed(block.rows), work=block.work)  # of a shared read, which records it itself
+    # The work of a shared read, which records it itself.
+    return replace(packer.packed(block.rows), work=block.work, left_out=block.left_out)
 
 
 def _pack_table(block: Block, reserve: Callable[[int], npt.NDArray[np.uint8]]) -> Packed:
@@ -150,12 +153,12 @@ def unpack(packed: Packed, memory: npt.NDArray[np.uint8]) -> Block:
     """The block as views of `memory`."""
     if packed.columns is None:
         table = pa.ipc.open_stream(pa.py_buffer(memory[: packed.size])).read_next_batch()
-        return Block(packed.rows, None, table, packed.nbytes, packed.work)
+        return Block(packed.rows, None, table, packed.nbytes, packed.work, packed.left_out)
     columns: dict[str, Column] = {
         key: rebuild(header, [_view(memory, *place) for place in places])
         for key, (header, places) in packed.columns.items()
     }
-    return Block(packed.rows, columns, None, packed.nbytes, packed.work)
+    return Block(packed.rows, columns, None, packed.nbytes, packed.work, packed.left_out)
 
 
 def _view(memory: npt.NDArray[np.uint8], start: int, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:

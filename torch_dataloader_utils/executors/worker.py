@@ -5,7 +5,7 @@ Neither this module nor what it imports loads torch, so that a worker starts in 
 Messages from the main process: first the function that creates the reader, as a parcel, unless it was an argument;
 then `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered
 since, and their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
-`("block", number, packed, slot)`, `("error", number, data)`.
+`("block", number, packed, slot)`, `("error", number, data)`. Credentials that expire travel on a pipe of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pac
 from torch_dataloader_utils.model import DataFile, FileKey, Task
 from torch_dataloader_utils.reading.blocks import BlockReader
 from torch_dataloader_utils.reading.windows import of_windows
+from torch_dataloader_utils.storage.renewal import connect
 
 _AHEAD = 3  # blocks packed and not yet delivered: one is being read, one waits, one is being packed
 
@@ -35,6 +36,7 @@ def worker_main(
     budget: int,
     inherited: Sequence[Connection] = (),
     deferred: bool = False,
+    line: Connection | None = None,
 ) -> None:
     """The main function of a worker process.
 
@@ -44,12 +46,15 @@ def worker_main(
         budget: the maximum number of bytes decoded and not delivered.
         inherited: ends of other workers' pipes, copied by a fork.
         deferred: whether the user's script is imported only when something names it.
+        line: the pipe on which this process can ask for credentials; None if none of its own expire.
     """
     started(deferred)
     outlive()
     end_with_parent()
     for other in inherited:
         other.close()
+    if line is not None:
+        connect(line)
     if open_reader is None:
         try:
             parcel = received(conn)

@@ -16,6 +16,8 @@ from torch_dataloader_utils.planning.tasks import parted
 from torch_dataloader_utils.reading.blocks import Driver, Scan
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.storage import usable_cores
+from torch_dataloader_utils.storage.renewal import can_issue
+from torch_dataloader_utils.storage.renewal_desk import RenewalDesk
 
 # Reads in flight hide a remote store's latency, on any number of cores: the fewest and the most threads, and the bytes
 # of the tasks that they read at a time. More threads read large tasks no faster, and hold more memory; a thread waits
@@ -43,7 +45,7 @@ class Workers:
         self,
         tasks: Sequence[Sequence[Task]],
         at_once: bool = True,
-        needed: Sequence[Sequence[tuple[int, float]]] = (),
+        needed: Sequence[Sequence[float]] = (),
     ) -> Driver:
         """A driver of these tasks, by shard.
 
@@ -97,7 +99,8 @@ class Workers:
             context = start_context(worker.multiprocessing_context)
             budget = int(worker.prefetch_bytes)
             self._scan.prepare()
-            self._pool = WorkerPool(self._scan.open, worker.num_shards, budget, context, worker.timeout)
+            desk = None if self._scan.local or not can_issue() else RenewalDesk()
+            self._pool = WorkerPool(self._scan.open, worker.num_shards, budget, context, worker.timeout, desk)
         return self._pool
 
     def _threads(self, tasks: Sequence[Sequence[Task]]) -> int:

@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.types import IcebergType
 
 from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.iceberg.vended import TableAccess, Vended
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage import Naming, Storage
 
@@ -37,6 +38,7 @@ class OpenTable:
         name: for messages.
         metadata: all its snapshots, schemas and specs.
         properties: properties of its storage, under the names of pyiceberg's FileIO. May contain credentials.
+        vended: credentials that its catalog provides for parts of its storage, in place of those in `properties`.
         manifests: snapshot id -> manifest paths, for snapshots without a manifest list (format version 1).
         foreign: field id -> type, for fields whose types pyiceberg does not know; they appear as strings.
         defaults: field id -> initial default as spelled in the metadata, for nanosecond fields, whose defaults
@@ -46,9 +48,15 @@ class OpenTable:
     name: str
     metadata: TableMetadata
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    vended: tuple[Vended, ...] = ()
     manifests: Mapping[int, Sequence[str]] = field(default_factory=dict)
     foreign: Mapping[int, str] = field(default_factory=dict)
     defaults: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def access(self) -> TableAccess:
+        """How its files are reached."""
+        return TableAccess(self.metadata.location, self.properties, self.vended)
 
 
 def read_metadata(storage: Storage, path: str) -> OpenTable:
@@ -80,7 +88,7 @@ def read_metadata(storage: Storage, path: str) -> OpenTable:
             f"{shown}: is damaged, or metadata of a version that pyiceberg does not know: {fault_of(error)}. Read "
             "another metadata file of the table, or restore this one."
         ) from error
-    return OpenTable(shown, metadata, {}, manifests, foreign, defaults)
+    return OpenTable(shown, metadata, manifests=manifests, foreign=foreign, defaults=defaults)
 
 
 def fault_of(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import ColumnNotFoundError, FileReadError
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.filters.sql import TableFilter, table_filter
-from torch_dataloader_utils.iceberg.catalog import again, open_table
+from torch_dataloader_utils.iceberg.catalog import again, open_table, renewed
 from torch_dataloader_utils.iceberg.file_scan import FileScan
 from torch_dataloader_utils.iceberg.metadata import OpenTable
 from torch_dataloader_utils.iceberg.planned import IcebergPlan
@@ -26,7 +26,8 @@ from torch_dataloader_utils.iceberg.schema import (
     unreadable_columns,
 )
 from torch_dataloader_utils.iceberg.snapshots import Resolved, SnapshotChoice, cursor_of, described, resolve
-from torch_dataloader_utils.iceberg.table_storage import Places, expires_at
+from torch_dataloader_utils.iceberg.table_storage import Places
+from torch_dataloader_utils.iceberg.vended import TableAccess
 from torch_dataloader_utils.options import SubsetOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.redaction import printable
@@ -42,7 +43,7 @@ class IcebergRead:
     """Which part of a table to read, and how to access its files.
 
     Attributes:
-        catalog_config: as in `open_table`.
+        catalog: as in `open_table`.
         snapshot: selects the snapshot.
         filters: selects rows, in a form that `table_filter` accepts.
         scan_filter: selects files, in the same forms: it prunes, but filters no rows.
@@ -55,7 +56,7 @@ class IcebergRead:
         progress: shows the reading of manifests.
     """
 
-    catalog_config: Mapping[str, Any] | None = field(default=None, repr=False)
+    catalog: Any = field(default=None, repr=False)
     snapshot: SnapshotChoice = field(default_factory=SnapshotChoice)
     filters: Any = None
     scan_filter: Any = None
@@ -85,7 +86,7 @@ def plan_table(table: Any, read: IcebergRead, cursor: SnapshotCursor | None = No
         UnsupportedTypeError: a requested column has an unsupported type.
         OptionError: an option has an invalid value.
     """
-    opened = open_table(table, read.catalog_config, read.storage_options, read.filesystem)
+    opened = open_table(table, read.catalog, read.storage_options, read.filesystem)
     with Naming(opened.name, "metadata"):  # parts of it may contradict each other
         return _planned(opened, table, read, cursor)
 
@@ -100,7 +101,8 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
     columns = table_schema(resolved.schema, opened.foreign, read.columns, list(metadata_columns))
     rows = _filter(read.filters, columns, resolved, opened)
     scan = _filter(read.scan_filter, columns, resolved, opened)
-    places = _places(opened, read)
+    renewing = partial(_renewing, access=opened.access, table=table, read=read)
+    places = _places(opened.access, read, renewing)
     pruning = Pruning([item for item in (rows, scan) if item is not None], resolved.schema, metadata.specs())
     scanned = FileScan(opened, resolved, places, pruning, read.progress)
     files, selected = scanned.files(), cursor_of(resolved, start)
@@ -114,7 +116,7 @@ def _planned(opened: OpenTable, table: Any, read: IcebergRead, cursor: SnapshotC
         location=metadata.location,
         files=files,
         table=iceberg_table(columns, resolved.schema, opened, keys, _name_mapping(opened)),
-        storage=_renewing(places.storage, opened, table, read),
+        storage=places.storage,
         snapshot=described(resolved, read.snapshot.ref, start),
         cursor=selected,
         row_key=ROW_KEY if by_row_id else None,
@@ -137,12 +139,15 @@ def newest_snapshot(table: Any, read: IcebergRead) -> SnapshotCursor:
     return cursor_of(resolved, read.snapshot.start)
 
 
-def refreshed_storage(table: Any, read: IcebergRead, seconds: float = 0) -> tuple[Storage, float | None]:
+def refreshed_storage(
+    access: TableAccess, table: Any, read: IcebergRead, seconds: float = 0
+) -> tuple[Storage, float | None]:
     """The storage of a table's files with newly fetched credentials, and when they expire (seconds since 1970).
 
     A plan keeps its files; only its storage is replaced.
 
     Args:
+        access: the access to its files until now.
         table: the table, as given.
         read: what is read of it.
         seconds: the time limit of each call to the catalog or the storage; 0 for none. Any thread may call this.
@@ -152,20 +157,20 @@ def refreshed_storage(table: Any, read: IcebergRead, seconds: float = 0) -> tupl
         BatchTimeoutError: it does not answer.
     """
     with limited(seconds):
-        opened = _opened_again(table, read)
-        return _places(opened, read).storage, expires_at(opened.properties)
+        fresh = renewed(access, table, read.catalog) or _opened_again(table, read).access
+        return _places(fresh, read).storage, fresh.expires_at
 
 
-def _renewing(storage: Storage, opened: OpenTable, table: Any, read: IcebergRead) -> Storage:
+def _renewing(storage: Storage, access: TableAccess, table: Any, read: IcebergRead) -> Storage:
     """The storage, which can renew its credentials if a catalog may provide them."""
-    if storage.local or not opened.properties:
+    if storage.local or not access.from_catalog:
         return storage
-    ask = partial(refreshed_storage, table, read, storage.timeout)
-    return replace(storage, renewal=Renewal(ask, expires_at(opened.properties)))
+    ask = partial(refreshed_storage, access, table, read, storage.timeout)
+    return replace(storage, renewal=Renewal(ask, access.expires_at))
 
 
 def _opened_again(table: Any, read: IcebergRead) -> OpenTable:
-    return open_table(again(table), read.catalog_config, read.storage_options, read.filesystem)
+    return open_table(again(table), read.catalog, read.storage_options, read.filesystem)
 
 
 def _name_mapping(opened: OpenTable) -> Any:
@@ -183,8 +188,10 @@ def _name_mapping(opened: OpenTable) -> Any:
         ) from error
 
 
-def _places(opened: OpenTable, read: IcebergRead) -> Places:
-    return Places(opened.metadata.location, opened.properties, read.storage_options or {}, read.filesystem)
+def _places(
+    access: TableAccess, read: IcebergRead, renewing: Callable[[Storage], Storage] = lambda storage: storage
+) -> Places:
+    return Places(access, read.storage_options or {}, read.filesystem, renewing)
 
 
 def _filter(filters: Any, columns: pa.Schema, resolved: Resolved, opened: OpenTable) -> TableFilter | None:

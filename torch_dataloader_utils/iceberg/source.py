@@ -66,7 +66,7 @@ class IcebergSource:
     def _read(self, options: Options) -> IcebergRead:
         chosen, read = self._chosen, options.read
         return IcebergRead(
-            catalog_config=chosen.catalog,
+            catalog=chosen.catalog,
             snapshot=SnapshotChoice(
                 chosen.snapshot_id,
                 chosen.ref,

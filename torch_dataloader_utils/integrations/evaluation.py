@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.options.packing import IGNORED
 
 _RAGGED = {"values", "offsets"}
-_IGNORED = -100  # a label that the losses of torch and transformers leave out
 NO_REAL_ROWS = "tdu_no_real_rows"  # key of a batch that only makes ranks even
 
 
@@ -144,7 +144,7 @@ def _labelled(batch: Any, mask: torch.Tensor, labels: Sequence[str]) -> Any:
             f"label_names: {list(labels)}), so the loss would count them: add labels in collate_fn, or pass "
             "even='drop'."
         )
-    return type(batch)({**batch, **{name: value.masked_fill(~mask, _IGNORED) for name, value in found.items()}})
+    return type(batch)({**batch, **{name: value.masked_fill(~mask, IGNORED) for name, value in found.items()}})
 
 
 def rows_in(value: Any) -> int:

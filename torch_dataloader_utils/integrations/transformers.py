@@ -7,6 +7,7 @@ position in the epoch.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
@@ -27,7 +28,7 @@ from torch_dataloader_utils.errors import (
 )
 from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of
 from torch_dataloader_utils.loader.loader import StructuredLoader
-from torch_dataloader_utils.options import repeats_rows
+from torch_dataloader_utils.options import Options, mask_in_batches
 
 try:
     from transformers.trainer_callback import ExportableState, TrainerCallback
@@ -39,14 +40,20 @@ try:
         unmarked,
         without_repeats,
     )
+    from torch_dataloader_utils.integrations.model_keys import added_keys, inputs_of
 except ModuleNotFoundError as error:
     raise MissingExtraError("TrainerMixin needs transformers: pip install transformers accelerate") from error
+
+_LOG = logging.getLogger("torch_dataloader_utils")
 
 _LOOKED_AT = 8  # epochs whose steps are compared before training; the others are compared when they begin
 
 
 class TrainerMixin:
     """Makes a `transformers.Trainer` use loaders as `train_dataset` and `eval_dataset`; put it first.
+
+    The model gets the keys that its `forward` takes; with `remove_unused_columns=False`, all of them. A `compute_loss`
+    of your own gets all keys of a batch; what it hands to that of the Trainer loses those that the model does not take.
 
     Example:
         ```python
@@ -60,6 +67,9 @@ class TrainerMixin:
         ```
     """
 
+    _added: frozenset[str] = frozenset()  # the keys that the loaders add to batches
+    _left_out: frozenset[str] = frozenset()  # those that were said to be left out
+
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The loader passed as `train_dataset`.
 
@@ -69,12 +79,13 @@ class TrainerMixin:
             ShardingError: its ranks or its epochs may have different numbers of steps.
         """
         trainer: Any = self
-        loader = _loader_of(trainer.train_dataset)
+        loader = loader_of(trainer.train_dataset)
         if loader is None:
             given: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]  # of the Trainer
             return given
         if not any(isinstance(callback, DataPosition) for callback in trainer.callback_handler.callbacks):
             trainer.add_callback(DataPosition())
+        self._added |= added_keys(_options_of(loader))
         train = TrainLoader(trainer.accelerator.prepare(loader), trainer.label_names)
         for epoch in range(min(_LOOKED_AT, math.ceil(trainer.args.num_train_epochs))):
             train.check_steps(epoch)
@@ -129,6 +140,30 @@ class TrainerMixin:
             else:
                 del trainer.compute_loss
 
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The loss of the Trainer, for what the model takes of a batch."""
+        return super().compute_loss(model, self._inputs(inputs), *args, **kwargs)  # type: ignore[misc]  # of the Trainer
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own step; without labels, it calls the model itself instead of `compute_loss`."""
+        names = self.label_names  # type: ignore[attr-defined]  # of the Trainer
+        labelled = bool(names) and all(inputs.get(name) is not None for name in names)
+        given = inputs if labelled else self._inputs(inputs)
+        return super().prediction_step(model, given, *args, **kwargs)  # type: ignore[misc]
+
+    def _inputs(self, batch: Any) -> Any:
+        trainer: Any = self
+        if not trainer.args.remove_unused_columns or not isinstance(batch, Mapping):
+            return batch
+        apart = trainer.label_smoother is not None or trainer.compute_loss_func is not None  # they take the labels
+        labels = [*trainer.label_names, *["labels"] * apart]
+        inputs = inputs_of(batch, trainer.model, labels, self._added)
+        left_out = frozenset(batch) - inputs.keys() - self._left_out
+        if left_out:
+            self._left_out |= left_out
+            _LOG.info("keys of batches that the model's forward does not take are left out: %s", sorted(left_out))
+        return inputs
+
     def _get_num_items_in_batch(self, batch_samples: list[Any], *args: Any) -> Any:
         """How many labels the batches have, as the Trainer counts them; those of repeated rows do not count."""
         real = [_without_labels(batch) if NO_REAL_ROWS in batch else batch for batch in batch_samples]
@@ -165,8 +200,9 @@ class TrainerMixin:
         )
 
     def _evaluated(self, given: Any) -> DataLoader[Any] | None:
-        loader = _loader_of(given)
+        loader = loader_of(given)
         if loader is not None:
+            self._added |= added_keys(_options_of(loader))
             _check_even(loader)
             self.accelerator.prepare(loader)  # type: ignore[attr-defined]
         return loader
@@ -296,7 +332,7 @@ class _Rest(IterableDataset[Any]):
         return iter(self._loader) if key is None else (without_repeats(b, key, self._labels) for b in self._loader)
 
 
-def _loader_of(given: Any) -> StructuredLoader | None:
+def loader_of(given: Any) -> StructuredLoader | None:
     """The loader passed to a Trainer; None if it is something else."""
     if isinstance(given, LoaderDataset):
         raise OptionError(
@@ -309,6 +345,10 @@ def _loader_of(given: Any) -> StructuredLoader | None:
 def _dataset_of(loader: StructuredLoader) -> LoaderDataset:
     assert isinstance(loader.dataset, LoaderDataset)
     return loader.dataset
+
+
+def _options_of(loader: StructuredLoader) -> Options:
+    return passes_of(_dataset_of(loader)).options
 
 
 def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
@@ -324,8 +364,7 @@ def _ways_to_count(dataset: LoaderDataset) -> list[Remedy]:
 
 def _mask_of(loader: StructuredLoader) -> str | None:
     """The key of the mask of real rows; None if no row is repeated."""
-    options = passes_of(_dataset_of(loader)).options
-    return options.batch.valid_key if repeats_rows(options) else None
+    return mask_in_batches(_options_of(loader))
 
 
 def _without_labels(batch: Any) -> Any:

@@ -8,7 +8,7 @@ from copy import copy
 from traceback import walk_tb
 from types import FrameType
 
-from torch_dataloader_utils.errors import StaleIteratorError
+from torch_dataloader_utils.errors import RowErrors, StaleIteratorError
 
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -48,6 +48,11 @@ def kept(error: BaseException, before: frozenset[int] = frozenset()) -> BaseExce
 def _copy(error: BaseException, before: frozenset[int]) -> BaseException:
     if isinstance(error, BaseExceptionGroup):
         return type(error)(error.message, [kept(part, before) for part in error.exceptions])
+    if isinstance(error, RowErrors):
+        parts = {row: part for row, each in error.errors.items() if isinstance(part := kept(each, before), Exception)}
+        twin = copy(error)
+        twin.errors = parts
+        return twin
     return copy(error)
 
 
@@ -75,3 +80,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             waiting += [fault.__cause__, fault.__context__]
             if isinstance(fault, BaseExceptionGroup):
                 waiting += fault.exceptions
+            elif isinstance(fault, RowErrors):
+                waiting += fault.errors.values()

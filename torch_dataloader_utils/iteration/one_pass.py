@@ -16,7 +16,7 @@ from torch_dataloader_utils.batching.cutter import Cutter
 from torch_dataloader_utils.batching.sent import on_current_stream, prefetched
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor, rows_after
 from torch_dataloader_utils.errors import StaleIteratorError
-from torch_dataloader_utils.events import Hooks
+from torch_dataloader_utils.events import BlockEvent
 from torch_dataloader_utils.executors.drivers import LapDriver, ReportedDriver
 from torch_dataloader_utils.executors.workers import Workers
 from torch_dataloader_utils.iteration.failures import kept
@@ -46,7 +46,7 @@ class Pass:
         steps: batches of the phase, or None if known only after reading.
         cutter: how blocks become batches.
         workers: open drivers of tasks by shard.
-        hooks: where blocks are reported.
+        report: where blocks are reported.
         clock: of the pass, which runs.
 
     Attributes:
@@ -71,11 +71,11 @@ class Pass:
         steps: int | None,
         cutter: Cutter,
         workers: Workers,
-        hooks: Hooks,
+        report: Callable[[BlockEvent], None],
         clock: PassClock,
     ) -> None:
         self.position, self.taken, self.steps, self.clock = position, position.taken, steps, clock
-        self._plan_of, self._cutter, self._workers, self._hooks = plan_of, cutter, workers, hooks
+        self._plan_of, self._cutter, self._workers, self._report = plan_of, cutter, workers, report
         self.exact = plan_of(0).rows is not None
         self.error: BaseException | None = None
         self.over = self.closed = self.reported = False
@@ -298,9 +298,9 @@ class Pass:
 
         laps = LapDriver(open_lap, starts, lambda shard: self._logs[shard].begin_lap())
         driver = laps if self._cutter.laps else open_lap(0)
-        return ReportedDriver(driver, self._hooks, self.epoch, starts)
+        return ReportedDriver(driver, self._report, self.epoch, starts)
 
-    def _needed(self, starts: Sequence[WorkerCursor]) -> Sequence[Sequence[tuple[int, float]]]:
+    def _needed(self, starts: Sequence[WorkerCursor]) -> Sequence[Sequence[float]]:
         """For a mix, when each task that a shard still has to read is needed."""
         schedule = self._plan_of(0).schedule
         if schedule is None:

@@ -22,6 +22,7 @@ from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.executors.workers import Workers
+from torch_dataloader_utils.iteration.failed_rows import FailedRows
 from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
@@ -35,7 +36,7 @@ from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
 from torch_dataloader_utils.progress import Progress
-from torch_dataloader_utils.reading.blocks import Scan
+from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.agreement import joint_step
 from torch_dataloader_utils.sources.skipped import skipped_counts
@@ -62,7 +63,6 @@ class Passes:
     Args:
         source: what is read.
         options: of the loader.
-        before_reading: called before each pass, after the ranks have agreed.
         before_epoch: called before a pass that begins an epoch is planned; returns another source to read, or None.
         worker: (index, count) in a worker of a foreign loader: it reads the shard with this index, in-line.
 
@@ -82,14 +82,13 @@ class Passes:
         self,
         source: Source,
         options: Options,
-        before_reading: Callable[[], None],
         before_epoch: Callable[[], Source | None] = lambda: None,
         worker: tuple[int, int] | None = None,
     ) -> None:
         check_foreign(options, worker)
         self.worker = worker
         self.options, self._pid = options, os.getpid()
-        self._before_reading, self._before_epoch = before_reading, before_epoch
+        self._before_epoch = before_epoch
         self.planner = Planner(source, options)
         self.codec = StateCodec(source, options, self.planner, worker)
         self.hooks, self.meter, self.turn = Hooks(), Meter(), ForkLock()
@@ -331,11 +330,6 @@ class Passes:
             )
         return self.planner.rows_of(epoch, step - before, rank, past)
 
-    def read_by(self, scan: Scan) -> None:
-        """Let the next pass read the same rows by another scan; worker processes, which have the old one, end."""
-        self._workers.close()
-        self._read(replace(self.source, scan=scan))
-
     def _read(self, source: Source) -> None:
         """Read this source, which the planner knows."""
         worker = self.options.worker
@@ -405,11 +399,32 @@ class Passes:
                 plan.rank, position.epoch, position.taken,
             )  # fmt: skip
         self.inherited = False
-        self._before_reading()
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
-        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, self.hooks, clock)
+        report = FailedRows(self.hooks, position.epoch, most_failed(self.source.scan))
+        begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, report, clock)
         begun.shown = self._show(begun)
+        return begun
+
+    def apart(self, form: BatchMaker) -> Pass:
+        """The live or next epoch from its beginning, beside the passes: read in the calling thread, counted by nothing.
+
+        With even="sync", it has all batches of this rank: asking the others would be a collective.
+
+        Args:
+            form: makes its batches of rows; they are neither collated nor sent to a device.
+        """
+        position, options = EpochPosition(self.epoch), self.options
+        plan, sync = self._plan_at(position), options.shard.even == "sync"
+        steps = None if sync else self._steps_at(position, lambda: plan)
+        cutter = replace(self._cutter(plan, steps), maker=options.features.batches(form), sent=False, collate=None)
+        if sync:
+            cutter = replace(cutter, ended=lambda batches, taken: batches)
+        workers = Workers(self.source.scan, self.source.by_key, replace(options.worker, num_workers=0))
+        meter = Meter()
+        begun = Pass(position, partial(self._lap, position, plan), steps, cutter, workers, Hooks(), PassClock(meter))
+        shape, ranks = plan_options(options), self.planner.world.num_ranks
+        begun.shown = PassProgress(begun, Progress(interval=inf), shape, ranks, meter, self.source.unit.plural)
         return begun
 
     def _show(self, begun: Pass) -> PassProgress:
@@ -471,12 +486,15 @@ class Passes:
             planner.warn_of_uneven_steps(position.epoch)
         return plan
 
+    def form(self) -> BatchMaker:
+        """Makes batches of rows, in memory of its own."""
+        options, source, pin = self.options, self.source, self.options.worker.pin_memory
+        return make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
+
     @cached_property
     def _maker(self) -> BatchMaker:
         """Kept across passes, with the memory it recycles."""
-        options, source, pin = self.options, self.source, self.options.worker.pin_memory
-        form = make_form(options.batch.output_format, source.keys, pin, source.scan.jagged, self.target)
-        return options.features.batches(form)
+        return self.options.features.batches(self.form())
 
     @cached_property
     def target(self) -> Target | None:

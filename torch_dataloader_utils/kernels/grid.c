@@ -3,7 +3,7 @@
  *
  * The cells lie in a hash table with open addressing, of 2**bits slots, of which some are always empty. A cell is known
  * by any of its values. Functions stop at the first value whose cell is new when `room` cells are used, and say how many
- * were done: what then happens, growing the table or a larger shift, is Python's.
+ * were done: what then happens, a larger table or a larger shift, is Python's.
  *
  * All memory was made by this package, and all values are finite; nothing is checked here.
  */
@@ -91,4 +91,37 @@ void tdu_grid_merge(Slot *table, State *state, const uint64_t *least, const uint
         Slot *slot = find(table, mask, at, least[i], state->shift);
         if (!put(slot, state, least[i], greatest[i], counts[i])) return;
     }
+}
+
+/* Puts the cells of a table of `slots` slots into another one, which has room for all of them, and this shift or a
+ * larger one. */
+void tdu_grid_move(Slot *table, State *state, const Slot *from, size_t slots) {
+    const size_t mask = ((size_t)1 << state->bits) - 1;
+    for (size_t i = 0; i < slots; i += CHUNK) {
+        size_t at[CHUNK], size = slots - i < CHUNK ? slots - i : CHUNK;
+        for (size_t j = 0; j < size; j++) {
+            at[j] = first_slot(from[i + j].least >> state->shift, state->bits);
+            if (from[i + j].count) FETCH(table + at[j]);
+        }
+        for (size_t j = 0; j < size; j++) {
+            const Slot *cell = from + i + j;
+            if (!cell->count) continue;
+            put(find(table, mask, at[j], cell->least, state->shift), state, cell->least, cell->greatest, cell->count);
+        }
+    }
+}
+
+/* Puts those of `n` values that lie in one of `number` ranges into `out`, which has room for all, and says how many. Ranges
+ * are pairs of ordered bits, disjoint and ascending. NaN and infinities are in none. */
+void tdu_grid_pick(double *restrict out, uint64_t *restrict picked, const double *values, size_t n,
+                   const uint64_t *ranges, size_t number) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t key = ordered(values[i]);
+        const uint64_t *at = ranges; /* the last range that begins no later, or the first */
+        for (size_t left = number; left > 1; left -= left / 2) at += at[left / 2 * 2] <= key ? left / 2 * 2 : 0;
+        out[kept] = values[i];
+        kept += at[0] <= key && key <= at[1];
+    }
+    *picked = kept;
 }

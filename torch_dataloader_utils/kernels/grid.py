@@ -23,6 +23,7 @@ F64: TypeAlias = npt.NDArray[np.float64]
 
 _SIGN = np.uint64(1 << 63)
 _AT_ONCE = 1 << 18  # values sorted at a time: their copies fill some 8 MB
+_NONE: U64 = np.empty(0, np.uint64)
 
 
 class Cells(NamedTuple):
@@ -71,10 +72,8 @@ def merged(one: Cells, other: Cells, limit: int) -> Cells:
     least, greatest, counts = (np.concatenate(pair) for pair in zip(one[1:], other[1:], strict=True))
     order = np.argsort(least, kind="stable")  # merges two sorted runs
     least = least[order]
-    # At a shift s, neighbours are in two cells if their bits differ at s or above.
-    steps, shift = least[1:] ^ least[:-1], max(one.shift, other.shift)
-    if len(steps) >= limit:
-        shift = max(shift, int(np.partition(steps, -limit)[-limit]).bit_length())
+    steps = least[1:] ^ least[:-1]
+    shift = max(one.shift, other.shift, least_shift(steps, limit))
     firsts = _firsts(steps, len(order), shift)
     if not len(firsts):  # `reduceat` takes no empty array
         return one
@@ -84,6 +83,14 @@ def merged(one: Cells, other: Cells, limit: int) -> Cells:
         np.maximum.reduceat(greatest[order], firsts),
         np.add.reduceat(counts[order], firsts),
     )
+
+
+def least_shift(steps: U64, limit: int) -> int:
+    """The least shift at which sorted bits lie in at most `limit` cells, by where neighbours differ, [n - 1]."""
+    if len(steps) < limit:
+        return 0
+    # At a shift s, neighbours are in two cells if their bits differ at s or above.
+    return int(np.partition(steps, -limit)[-limit]).bit_length()
 
 
 def _firsts(steps: U64, n: int, shift: int) -> npt.NDArray[np.intp]:
@@ -96,6 +103,26 @@ def _firsts(steps: U64, n: int, shift: int) -> npt.NDArray[np.intp]:
 def no_cells() -> Cells:
     """Those of no value."""
     return counted(np.empty(0))
+
+
+def picked(values: F64, ranges: U64) -> F64:
+    """Those values that lie in one of some ranges; NaN and infinities are in none.
+
+    Args:
+        values: float64 [n], contiguous and aligned.
+        ranges: the ordered bits of the least and the greatest value of each, [ranges, 2], disjoint and ascending.
+    """
+    if not len(ranges):
+        return values[:0]
+    found = library()
+    if found is None:
+        bits = ordered(values)
+        at = np.maximum(np.searchsorted(ranges[:, 0], bits, side="right") - 1, 0)
+        within: F64 = values[(ranges[at, 0] <= bits) & (bits <= ranges[at, 1])]
+        return within
+    out, kept = np.empty(len(values)), np.empty(1, np.uint64)
+    found.tdu_grid_pick(*addresses(out, kept, values), len(values), *addresses(ranges), len(ranges))
+    return out[: int(kept[0])]
 
 
 class CellCounter(Protocol):
@@ -142,60 +169,76 @@ _FEWEST = 10  # a table has 2**10 slots or more
 
 
 class HashedCells:
-    """Counts values in a hash table, at most half full; it fills 3 MiB for 65,536 cells."""
+    """Counts values in a hash table, at most three quarters full: of 65,536 cells, it fills 3 MiB.
+
+    Within a call there may be half as many cells again as the limit. So a larger shift is found from many values at
+    once: one that only just holds those at hand would soon be too small again.
+    """
 
     def __init__(self, found: ctypes.CDLL, limit: int) -> None:
         self._found, self._limit = found, limit
-        self._load(no_cells())
-
-    def _load(self, cells: Cells) -> None:
-        """Hold these cells alone, in a table that has room for another one if there may be one."""
-        wanted = min(len(cells.least) + 1, self._limit)
-        bits = max(_FEWEST, (2 * wanted - 1).bit_length())
-        self._table = np.zeros((1 << bits, 3), np.uint64)
-        self._state = np.array([bits, cells.shift, 0, min(self._limit, 1 << (bits - 1)), 0], np.uint64)
-        self._insert(cells)
-
-    def _insert(self, cells: Cells) -> int:
-        """Count the values of as many of the cells, of no larger shift, as there is room for."""
-        columns = [np.ascontiguousarray(column) for column in cells[1:]]
-        self._found.tdu_grid_merge(*addresses(self._table, self._state, *columns), len(columns[0]))
-        return int(self._state[_DONE])
+        self._most_bits = max(_FEWEST, (2 * limit - 1).bit_length())
+        self._table, self._state = _empty_table(_FEWEST, 0)
 
     def add(self, values: F64) -> None:
         """Count finite values."""
         while len(values):
             part = values[:_AT_ONCE]
+            if not self._state[_USED] and len(part) > self._limit:  # it is likely that it has more values
+                self._keep_to_limit(ordered(part))
             self._found.tdu_grid_add(*addresses(self._table, self._state, part), len(part))
             done = int(self._state[_DONE])
             if done < len(part) and not self._grow():
-                # A shift that is larger by one would soon be too small again: all values at hand decide.
-                self._load(merged(self.cells(), counted(part[done:], int(self._state[_SHIFT])), self._limit))
-                done = len(part)
+                self._keep_to_limit(ordered(part[done:]))
             values = values[done:]
-
-    def _grow(self) -> bool:
-        """Whether a larger table had room for more cells."""
-        if self._state[_ROOM] == self._limit:
-            return False
-        self._load(self.cells())
-        return True
+        self._keep_to_limit()
 
     def merge(self, cells: Cells) -> None:
         """Count the values of cells."""
-        while cells.shift <= self._state[_SHIFT]:
-            done = self._insert(cells)
-            cells = Cells(cells.shift, *(column[done:] for column in cells[1:]))
-            if not len(cells.least):
-                return
-            if not self._grow():
-                break
-        self._load(merged(self.cells(), cells, self._limit))
+        if cells.shift > self._state[_SHIFT]:
+            self._move(int(self._state[_BITS]), cells.shift)
+        columns = [np.ascontiguousarray(column) for column in cells[1:]]
+        while len(columns[0]):
+            self._found.tdu_grid_merge(*addresses(self._table, self._state, *columns), len(columns[0]))
+            done = int(self._state[_DONE])
+            columns = [column[done:] for column in columns]
+            if len(columns[0]) and not self._grow():
+                self._keep_to_limit(columns[0])
+        self._keep_to_limit()
+
+    def _grow(self) -> bool:
+        """Whether a larger table has room for more cells."""
+        bits = int(self._state[_BITS])
+        if bits < self._most_bits:
+            self._move(min(bits + 4, self._most_bits), int(self._state[_SHIFT]))
+        return bits < self._most_bits
+
+    def _keep_to_limit(self, more: U64 = _NONE) -> None:
+        """Take the least shift at which the cells are no more than the limit, with those of more bits, [n], too."""
+        used, shift = int(self._state[_USED]), int(self._state[_SHIFT])
+        if used <= self._limit and not len(more):
+            return
+        # No value has the bits of an empty slot, which are 0.
+        least = np.sort(np.concatenate([self._table[:, 0], more]))[len(self._table) - used :]
+        shift = max(shift, least_shift(least[1:] ^ least[:-1], self._limit))
+        self._move(self._most_bits, shift)
+
+    def _move(self, bits: int, shift: int) -> None:
+        """Hold the cells in a table of 2**bits slots, at this shift."""
+        table, state = _empty_table(bits, shift)
+        self._found.tdu_grid_move(*addresses(table, state, self._table), len(self._table))
+        self._table, self._state = table, state
 
     def cells(self) -> Cells:
         """The cells of all values so far."""
-        used = self._table[self._table[:, 2] > 0]
-        return Cells(int(self._state[_SHIFT]), *used[np.argsort(used[:, 0])].T)
+        slots = np.flatnonzero(self._table[:, 2])
+        slots = slots[np.argsort(self._table[slots, 0])]
+        return Cells(int(self._state[_SHIFT]), *(self._table[slots, column] for column in range(3)))
+
+
+def _empty_table(bits: int, shift: int) -> tuple[U64, U64]:
+    """A table of 2**bits slots without a cell, and its state."""
+    return np.zeros((1 << bits, 3), np.uint64), np.array([bits, shift, 0, 3 << (bits - 2), 0], np.uint64)
 
 
 @lru_cache(maxsize=1)
@@ -204,6 +247,8 @@ def library() -> ctypes.CDLL | None:
     functions = {
         "tdu_grid_add": (c_void_p, c_void_p, c_void_p, c_size_t),
         "tdu_grid_merge": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
+        "tdu_grid_move": (c_void_p, c_void_p, c_void_p, c_size_t),
+        "tdu_grid_pick": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t),
     }
     source = Path(__file__).with_name("grid.c")
     return loaded(source, functions, "numpy does its work, and fitting quantiles takes longer")

@@ -68,3 +68,20 @@ void tdu_hash_bytes(uint64_t *restrict out, uint64_t *restrict longer, const uin
 void tdu_hash_ints(uint64_t *restrict out, const uint8_t *numbers, size_t rows, uint64_t added) {
     for (size_t i = 0; i < rows; i++) out[i] = mix(word(numbers + 8 * i) + added);
 }
+
+/* Puts those hashes of these numbers that are at most `most` into `out`, which has room for all, and their number into
+ * `found`; of equal ones, mostly the first alone. `recent` has `places`, a power of two, which are all 0. */
+void tdu_lesser_hashes(uint64_t *restrict out, uint64_t *restrict found, uint64_t *restrict recent, size_t places,
+                       const uint8_t *numbers, size_t rows, uint64_t added, uint64_t most) {
+    size_t kept = 0;
+    recent[0] = 1; /* the hash that is not looked for there */
+    for (size_t i = 0; i < rows; i++) {
+        uint64_t hash = mix(word(numbers + 8 * i) + added);
+        if (hash > most) continue;
+        uint64_t *seen = recent + (hash & (places - 1));
+        out[kept] = hash;
+        kept += *seen != hash;
+        *seen = hash;
+    }
+    *found = kept;
+}

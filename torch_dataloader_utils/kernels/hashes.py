@@ -16,9 +16,12 @@ from torch_dataloader_utils.hashing import NULL, U64
 from torch_dataloader_utils.kernels.library import loaded
 from torch_dataloader_utils.kernels.rows import addresses
 
+_RECENT = 8192  # hashes that are left out if they come again
+
 _FUNCTIONS = {
     "tdu_hash_bytes": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_size_t, c_int),
     "tdu_hash_ints": (c_void_p, c_void_p, c_size_t, c_uint64),
+    "tdu_lesser_hashes": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_uint64, c_uint64),
 }
 
 
@@ -56,3 +59,14 @@ def int_hashes(numbers: npt.NDArray[np.int64]) -> U64:
     hashes = np.empty(len(numbers), np.uint64)
     found.tdu_hash_ints(*addresses(hashes, numbers), len(hashes), NULL)
     return hashes
+
+
+def lesser_int_hashes(numbers: npt.NDArray[np.int64], most: int) -> U64:
+    """Those hashes of whole numbers, [n], that are at most `most`, not each as often as its number; contiguous."""
+    found = library()
+    if found is None:
+        hashes = hashing.int_hashes(numbers)
+        return hashes[hashes <= np.uint64(most)]
+    hashes, kept, recent = np.empty(len(numbers), np.uint64), np.empty(1, np.uint64), np.zeros(_RECENT, np.uint64)
+    found.tdu_lesser_hashes(*addresses(hashes, kept, recent), _RECENT, *addresses(numbers), len(numbers), NULL, most)
+    return hashes[: int(kept[0])]

@@ -4,12 +4,13 @@
  * a processor (subnormal values flushed to zero) changes a result. */
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if !defined(__SIZEOF_INT128__)
 #error "products of 128 bits are needed"
 #endif
 
-enum { FRACTION = 52, NOT_FINITE = 2047 };
+enum { FRACTION = 52, NOT_FINITE = 2047, DIGITS = 68 };
 
 /* Of the values with one sign and exponent: their significands, added, and the squares of these; the low 64 bits first.
  * A significand is below 2**53, so that this holds 2**22 squares. */
@@ -49,4 +50,29 @@ void tdu_power_sums(bin *restrict bins, facts *restrict found, const uint64_t *r
     found->infinite = infinite;
     found->least = (uint64_t)ordered((uint64_t)least);
     found->greatest = (uint64_t)ordered((uint64_t)greatest);
+}
+
+/* Adds a number of 128 bits, times 2**by, to one of `DIGITS` digits of 64 bits, the lowest first. */
+static void add_shifted(uint64_t *restrict digits, const uint64_t number[2], size_t by) {
+    unsigned __int128 rest = (unsigned __int128)number[1] << 64 | number[0];
+    uint64_t *at = digits + by / 64, low = (uint64_t)(rest << by % 64);
+    rest = by % 64 ? rest >> (64 - by % 64) : rest >> 64;
+    for (uint64_t carry = 0;; low = (uint64_t)rest, rest >>= 64) {
+        unsigned __int128 sum = (unsigned __int128)*at + low + carry;
+        *at++ = (uint64_t)sum;
+        carry = (uint64_t)(sum >> 64);
+        if (!rest && !carry) return;
+    }
+}
+
+/* What the bins hold: of positive and of negative values the sum, in units of 2**-1074, and the sum of all squares, in
+ * units of 2**-2148. */
+void tdu_joined_sums(uint64_t sums[3][DIGITS], const bin *restrict bins) {
+    memset(sums, 0, 3 * sizeof *sums);
+    for (size_t i = 0; i < 4096; i++) {
+        size_t exponent = i & NOT_FINITE, by = exponent ? exponent - 1 : 0; /* subnormal values have the unit of 1, too */
+        if (!(bins[i].sum[0] | bins[i].sum[1])) continue;
+        add_shifted(sums[i >> 11], bins[i].sum, by);
+        add_shifted(sums[2], bins[i].square, 2 * by);
+    }
 }

@@ -25,6 +25,7 @@ F64: TypeAlias = npt.NDArray[np.float64]
 UNIT = 1074  # every finite float64 is a whole number of 2**-1074
 
 _FRACTION, _EXPONENTS = 52, 2048
+_DIGITS = 68  # of 64 bits, of each sum that moments.c returns
 _MOST = 1 << 22  # values whose squares, below 2**106, a bin of 128 bits holds
 _BLOCK = 1 << 14  # values that numpy takes at a time: they stay in the processor's cache
 _THIRD = 18  # bits: squares of significands in parts of 18 bits need 37, so that an int64 holds 2**26 of them
@@ -68,9 +69,12 @@ class PowerSums:
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL | None:
     """That of moments.c; None if there is none for this source and machine."""
-    arguments = (c_void_p, c_void_p, c_void_p, c_size_t)
+    functions = {
+        "tdu_power_sums": (c_void_p, c_void_p, c_void_p, c_size_t),
+        "tdu_joined_sums": (c_void_p, c_void_p),
+    }
     source = Path(__file__).with_name("moments.c")
-    return loaded(source, {"tdu_power_sums": arguments}, "numpy does its work, and sums of columns take longer")
+    return loaded(source, functions, "numpy does its work, and sums of columns take longer")
 
 
 def exact_sums(values: F64) -> tuple[int, int]:
@@ -106,13 +110,14 @@ def power_sums(values: F64) -> PowerSums:
 def _compiled(values: F64, kernel: ctypes.CDLL) -> PowerSums:
     """Those of at most 2**22 values, by moments.c."""
     bins = np.zeros((2 * _EXPONENTS, 4), np.uint64)
-    facts = np.zeros(4, np.uint64)
+    facts, sums = np.empty(4, np.uint64), np.empty((3, _DIGITS), np.uint64)
     kernel.tdu_power_sums(*addresses(bins, facts, values), len(values))
+    kernel.tdu_joined_sums(*addresses(sums, bins))
     missing, infinite = (int(number) for number in facts[:2])
     count = len(values) - missing - infinite
     least, greatest = (float(end) + 0.0 if count else None for end in facts[2:].view(np.float64))
-    sums, squares = _joined(bins.T[:2], (0, 64), 1), _joined(bins.T[2:], (0, 64), 2)
-    return PowerSums(count, missing, infinite, least, greatest, sums, squares)
+    above, below, squares = (int.from_bytes(row.astype("<u8", copy=False).tobytes(), "little") for row in sums)
+    return PowerSums(count, missing, infinite, least, greatest, above - below, squares)
 
 
 def _by_numpy(values: F64) -> PowerSums:

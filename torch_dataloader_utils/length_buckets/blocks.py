@@ -99,11 +99,12 @@ class BucketedReader:
         with noting(split_of(splits[0]).file.path):
             rows, spans = self._reader.read(splits, task.pad, task.epoch)
             recorder().enter("shuffle")
+            order = rows.present(places_of(pieces, iter(spans)).astype(np.int64))
+            spans, rows = [rows.span(*span) for span in spans], rows.without_gaps()
             columns = rows.columns or {}
             lengths = self._bucketing.lengths(columns)
             if self._bucketing.strict:
                 self._check(lengths, splits, spans)
-            order = places_of(pieces, iter(spans)).astype(np.int64)
             found = buckets_of(lengths, self._bucketing.budget, _key(pieces), order)
             taken = rows.take(found.rows).columns or {}
         groups: dict[str, Any] = {key: Grouped(column, found.offsets) for key, column in taken.items()}

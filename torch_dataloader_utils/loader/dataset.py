@@ -26,16 +26,18 @@ from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, 
 from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.iteration.iterator import BatchIterator
 from torch_dataloader_utils.iteration.passes import Passes
+from torch_dataloader_utils.iteration.peek import first_rows
 from torch_dataloader_utils.late_imports import import_now
 from torch_dataloader_utils.loader.accelerated import (
     AcceleratedIterator,
     check_caller,
     check_fetcher,
     loaded_by_lightning,
+    placed,
 )
 from torch_dataloader_utils.loader.describing import described
 from torch_dataloader_utils.loader.description import Description
-from torch_dataloader_utils.loader.head import FirstRows
+from torch_dataloader_utils.loader.preview import FirstRows
 from torch_dataloader_utils.metrics.prometheus import prometheus_text
 from torch_dataloader_utils.metrics.totals import metrics
 from torch_dataloader_utils.metrics.verdict import Verdict
@@ -44,9 +46,9 @@ from torch_dataloader_utils.options import (
     Files,
     Options,
     SourceValue,
+    mask_in_batches,
     parse_replaced,
     parse_rows,
-    repeats_rows,
 )
 from torch_dataloader_utils.options.transform import RowsRead
 from torch_dataloader_utils.plan_page.call import source_values
@@ -178,8 +180,7 @@ class LoaderDataset(IterableDataset[Any]):
         here = self._passes
         if self._accelerated is None or here.worker is not None:
             return BatchIterator(here)
-        valid_key = self._options.batch.valid_key if repeats_rows(self._options) else None
-        return AcceleratedIterator(here, valid_key, *self._accelerated)
+        return AcceleratedIterator(here, mask_in_batches(self._options), *self._accelerated)
 
     def __getitem__(self, index: object) -> NoReturn:
         """Raises `TypeError`, because rows are streamed."""
@@ -196,8 +197,31 @@ class LoaderDataset(IterableDataset[Any]):
         options = parse_replaced(self._chosen, self._options, changes)
         return self._reopened(options, same_rows=not changes.keys() & SELECTS)
 
-    def head(self, n: int = 5) -> FirstRows:
-        """The first rows in file order, after filters, subsets and `transform`; they move no position.
+    def head(self, n: int = 5) -> Any:
+        """The first rows of this rank in the live or next epoch, as one batch: what training gets, without a pass.
+
+        Keys, dtypes, layout and device are those of a batch, and a `collate_fn` gets the rows as one batch. Only the
+        blocks that hold these rows are read, in the calling thread. Position, state, metrics and a live pass stay as
+        they are, and no other rank is asked. The rows are those at the beginning of the epoch, wherever the loader is.
+
+        Args:
+            n: how many rows; sequences with `pack`. Fewer where the epoch has fewer.
+
+        Raises:
+            OptionError: it is not a whole number above 0.
+            EmptyDatasetError: this rank has no rows.
+            CountsRequiredError: with `follow=True`, the rows of the epoch are not known yet.
+        """
+        rows = _at_least_one("head", n)
+        self._planned(None)
+        batch = first_rows(self._passes, rows)
+        device = None if self._accelerated is None else self._accelerated[0]
+        return batch if device is None else placed(batch, device)
+
+    def preview(self, n: int = 5) -> FirstRows:
+        """The first rows in file order, as a table to read: after filters, subsets and `transform`, before conversion.
+
+        They are those of all ranks, and move no position.
 
         Args:
             n: how many.
@@ -205,9 +229,7 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             OptionError: it is not a whole number above 0; or this is a combination or a copy.
         """
-        if whole_number(n) < 1:
-            raise OptionError(f"head({shown(n)}): expected a whole number of rows, at least 1.")
-        return FirstRows.of(self._as_stored({}, "head()"), whole_number(n))
+        return FirstRows.of(self._as_stored({}, "preview()"), _at_least_one("preview", n))
 
     def _as_stored(self, changes: Mapping[str, Any], asked: str) -> LoaderDataset:
         self._check_of_one(asked)
@@ -243,7 +265,7 @@ class LoaderDataset(IterableDataset[Any]):
         self._accelerated = (device,)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Call a function with each `BlockEvent` and `PassEvent` of this process from now on.
+        """Call a function with each `BlockEvent`, `RowFailedEvent` and `PassEvent` of this process from now on.
 
         The thread that takes batches calls it before it gets the next one, so it should be quick and must not use the
         loader. Its exceptions are raised in that thread. Copies and workers of a foreign loader do not call it.
@@ -330,9 +352,6 @@ class LoaderDataset(IterableDataset[Any]):
     def _followed(self) -> Source | None:
         """Called before a pass that begins an epoch is planned: what it reads from now on, if that changes."""
         return None
-
-    def _renew(self) -> None:
-        """Called before a pass is read, once the ranks agree."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -478,7 +497,7 @@ class LoaderDataset(IterableDataset[Any]):
         return self._known_passes
 
     def _passes_of(self, source: Source, worker: tuple[int, int] | None) -> Passes:
-        return Passes(source, self._options, self._renew, self._followed, worker)
+        return Passes(source, self._options, self._followed, worker)
 
     def _leave(self, worker: tuple[int, int] | None) -> None:
         """Leave the passes to the parent of this process, where they go on; those of this process begin as a copy's."""
@@ -540,6 +559,13 @@ def _call_of(kind: type) -> str:
     if make is None:
         return "combine(datasets, ...)"
     return f"{kind.__name__}.create_dataloader({next(iter(signature(make).parameters))}, ...)"
+
+
+def _at_least_one(call: str, n: Any) -> int:
+    rows = whole_number(n)
+    if rows < 1:
+        raise OptionError(f"{call}({shown(n)}): expected a whole number of rows, at least 1.")
+    return rows
 
 
 def _steps(first: Any, last: Any, foreign: bool) -> tuple[int, int]:

@@ -164,7 +164,7 @@ class _Facts:
             if share.rows is not None and share.steps is not None
         ]
         features = self.options.features
-        rows = features.epoch_rows if features.mixes_rows else self._rows
+        rows = features.epoch_rows(plan_options(self.options), len(ranks)) if features.mixes_rows else self._rows
         return None if rows is None or len(delivered) < len(ranks) else rows - sum(delivered)
 
     def _warnings(self, plan: Plan | None, own: RankPlan, worker_splits: Sequence[int]) -> Iterator[Advice]:

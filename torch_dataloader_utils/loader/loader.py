@@ -27,7 +27,7 @@ from torch_dataloader_utils.loader.accelerated import (
 from torch_dataloader_utils.loader.batch_types import Batch, Collated, Collated_co, Format, NumpyBatch, OutputFormat_co
 from torch_dataloader_utils.loader.dataset import LoaderDataset, epoch_number, passes_of, steps_of, why_no_steps
 from torch_dataloader_utils.loader.description import Description
-from torch_dataloader_utils.loader.head import FirstRows
+from torch_dataloader_utils.loader.preview import FirstRows
 from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.metrics.verdict import Verdict
 from torch_dataloader_utils.options import Options
@@ -149,9 +149,21 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
         made = self.dataset.replaced(changes)
         return StructuredLoader(made, passes_of(made).options)
 
-    def head(self, n: int = 5) -> FirstRows:
-        """The first rows in file order, as a table to read (see `LoaderDataset.head`)."""
+    @overload
+    def head(self: StructuredLoader[Literal["torch"], None], n: int = 5) -> Batch: ...
+    @overload
+    def head(self: StructuredLoader[Literal["numpy"], None], n: int = 5) -> NumpyBatch: ...
+    @overload
+    def head(self: StructuredLoader[Format, None], n: int = 5) -> Any: ...
+    @overload
+    def head(self: StructuredLoader[Any, Collated], n: int = 5) -> Collated: ...
+    def head(self, n: int = 5) -> Any:
+        """The first rows of this rank in the epoch, as one batch, without a pass (see `LoaderDataset.head`)."""
         return self.dataset.head(n)
+
+    def preview(self, n: int = 5) -> FirstRows:
+        """The first rows in file order, as a table to read (see `LoaderDataset.preview`)."""
+        return self.dataset.preview(n)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass (see `LoaderDataset.set_epoch`)."""

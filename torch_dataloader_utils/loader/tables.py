@@ -128,9 +128,9 @@ class SnapshotDataset(LoaderDataset):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. Call it before each epoch, with the same number on every rank."""
         super().set_epoch(epoch)
-        with self._passes.turn:
-            if self._passes.live is None:  # otherwise done when the next pass begins
-                self._renew()
+        scan = self._source.scan
+        if isinstance(scan, ScanSpec) and scan.storage.renewal is not None:
+            scan.storage.renewal.current()  # processes that copies of the loader go to from now on cannot ask for them
 
     def _note_read(self) -> None:
         """Note from now on whose rows complete passes read."""
@@ -183,16 +183,6 @@ class SnapshotDataset(LoaderDataset):
 
         ranks, features = self.world.num_ranks, self._options.features
         return features.appended(read, newest, self._source_at, lambda: passes.ending, ranks, self._options)
-
-    def _renew(self) -> None:
-        """Called before a pass is read; also sends the latest credentials to worker processes."""
-        scan = self._source.scan
-        assert isinstance(scan, ScanSpec)
-        renewal, here = scan.storage.renewal, self._options.worker.worker_mode != "processes"
-        latest = scan.storage.latest if renewal is None or here else renewal.for_pass(scan.storage)
-        storage = replace(latest, renewal=renewal)
-        if storage != scan.storage:
-            self._latest.read_by(replace(scan, storage=storage))
 
     @property
     def _snapshot(self) -> TableSnapshot:

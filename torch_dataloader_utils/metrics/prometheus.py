@@ -34,9 +34,11 @@ _FAMILIES = {
     "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in the cache."),
     "skipped_files": _Family("skipped_files", "gauge", "Damaged files left out."),
     "skipped_rows": _Family("skipped_rows", "gauge", "Rows of damaged files left out, as far as known."),
+    "rows_failed": _Family("failed_rows_total", "counter", "Rows for which a transform failed, without an error."),
     "pad_fraction": _Family("pad_ratio", "gauge", "Share of rows that are repeats."),
 }
 _SOURCE_ROWS = _Family("source_rows_total", "counter", "Rows by dataset of a combination.")
+_SOURCE_FAILED = _Family("source_failed_rows_total", "counter", "Rows for which a transform failed, by dataset.")
 _SOURCE_LAPS = _Family("source_laps_total", "counter", "Laps by dataset of a combination.")
 _WORKER_ROWS = _Family("worker_rows_total", "counter", "Rows by I/O worker.")
 _WORKER_SECONDS = _Family("worker_seconds_total", "counter", "Seconds by I/O worker and stage.")
@@ -81,6 +83,8 @@ def _sample(key: str) -> tuple[_Family, dict[str, str]]:
     match key.split("/"):
         case ["rows", *names]:  # a dataset's name may contain a slash
             return _SOURCE_ROWS, {"source": "/".join(names)}
+        case ["rows_failed", *names]:
+            return _SOURCE_FAILED, {"source": "/".join(names)}
         case ["laps", *names]:
             return _SOURCE_LAPS, {"source": "/".join(names)}
         case ["worker", worker, "rows"]:

@@ -29,6 +29,7 @@ class Totals:
         workers: what each I/O worker did for the blocks that were taken, by its number.
         sources: rows of these blocks by dataset of a combination; empty for a single dataset.
         ids: ids that a `Preprocess` made for these blocks, by (output, "all", "missing" or "unknown").
+        failed: rows of these blocks for which a transform failed, by dataset; of a single dataset, by None.
         skipped: damaged files that are left out, and their rows as far as known; those at the end of an interval.
     """
 
@@ -40,6 +41,7 @@ class Totals:
     workers: Mapping[int, Sums] = field(default_factory=dict)
     sources: Mapping[int | str, float] = field(default_factory=dict)
     ids: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    failed: Mapping[int | str | None, float] = field(default_factory=dict)
     skipped: tuple[int, int] = (0, 0)
 
     def since(self, before: Totals) -> Totals:
@@ -53,6 +55,7 @@ class Totals:
             {worker: _less(sums, before.workers.get(worker, {})) for worker, sums in self.workers.items()},
             _less(self.sources, before.sources),
             _less(self.ids, before.ids),
+            _less(self.failed, before.failed),
             self.skipped,
         )
 
@@ -81,6 +84,7 @@ class BlockTotals:
         self._workers: dict[int, dict[str, float]] = {}
         self._sources: dict[int | str, float] = {}
         self._ids: dict[tuple[str, str], float] = {}
+        self._failed: dict[int | str | None, float] = {}
 
     def add(self, event: BlockEvent) -> None:
         """Add a block."""
@@ -97,12 +101,16 @@ class BlockTotals:
         for output, *counts in work.ids:
             for kind, count in zip(("all", "missing", "unknown"), counts, strict=True):
                 self._ids[output, kind] = self._ids.get((output, kind), 0.0) + count
+        for row in work.failed:
+            self._failed[row.source] = self._failed.get(row.source, 0.0) + 1
 
-    def sums(self) -> tuple[dict[int, Sums], dict[int | str, float], dict[tuple[str, str], float]]:
-        """The sums by worker, the rows by source, and the ids by output and kind."""
+    def sums(
+        self,
+    ) -> tuple[dict[int, Sums], dict[int | str, float], dict[tuple[str, str], float], dict[int | str | None, float]]:
+        """The sums by worker, the rows by source, the ids by output and kind, and the failed rows by source."""
         # Copies of dicts are atomic: the thread that takes blocks may add to them.
         workers: dict[int, Sums] = {worker: sums.copy() for worker, sums in self._workers.copy().items()}
-        return workers, self._sources.copy(), self._ids.copy()
+        return workers, self._sources.copy(), self._ids.copy(), self._failed.copy()
 
 
 _NAMES = ("rows", "queue_empty", "repeats", *_OF_WORK)
@@ -142,6 +150,7 @@ def metrics(
         "cache_hit_fraction": _fraction(hits, hits + misses),
         "skipped_files": float(totals.skipped[0]),
         "skipped_rows": float(totals.skipped[1]),
+        "rows_failed": float(sum(totals.failed.values())),
         "pad_fraction": _fraction(totals.of_workers("repeats"), totals.of_workers("rows")),
     }
     flat |= {f"rows/{source}": float(rows) for source, rows in sorted(totals.sources.items())}
@@ -150,6 +159,7 @@ def metrics(
         for source, rows in sorted(totals.sources.items())
         if lap_rows.get(source)
     }
+    flat |= {f"rows_failed/{source}": rows for source, rows in totals.failed.items() if source is not None}
     for output in totals.with_ids:
         flat |= {f"{kind}_fraction/{output}": totals.share_of_ids(output, kind) for kind in ("missing", "unknown")}
     return flat | (_detail(totals) if detail else {})

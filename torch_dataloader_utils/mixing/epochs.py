@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
+from torch_dataloader_utils.errors import ShardingError, use
 from torch_dataloader_utils.mixing.curriculum import Curriculum, in_rows
 from torch_dataloader_utils.mixing.laps import LapRows, cut_laps, laps_of
-from torch_dataloader_utils.mixing.schedule import Stretch, rows_of_sources, whole_steps
+from torch_dataloader_utils.mixing.turns import Turns
 from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
 from torch_dataloader_utils.planning.even import left_out_runs
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -37,25 +38,17 @@ class Laps:
     sizes: list[int]
     order: Callable[[int], Order]
 
-    def cut(self, counts: Sequence[int]) -> tuple[Laps, list[int]]:
-        """The same rows, with laps cut where a stretch of the epoch ends; and the stretch of each.
-
-        Args:
-            counts: the rows of each stretch.
-        """
-        if len(counts) == 1:
-            return self, [0] * len(self.sizes)
-        cuts = list(cut_laps(self.sizes, counts))
-        return self._of([of for _, of in cuts]), [stretch for stretch, _ in cuts]
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return sum(self.sizes)
 
     def parted(self, count: int) -> tuple[Laps, Laps]:
         """The first `count` rows, and those after them."""
-        total = sum(self.sizes)
-        if count == total:
+        if count == self.rows:
             return self, Laps([], self.order)
-        cuts = list(cut_laps(self.sizes, [count, total - count]))
-        first, rest = ([of for part, of in cuts if part == number] for number in (0, 1))
-        return self._of(first), self._of(rest)
+        first, rest = map(self._of, cut_laps(self.sizes, count))
+        return first, rest
 
     def all(self) -> Iterator[Order]:
         """The rows of each lap."""
@@ -69,115 +62,157 @@ class Laps:
 
 @dataclass(frozen=True, eq=False)
 class MixedEpoch:
-    """The rows of an epoch of a mix, over all ranks.
+    """The rows of an epoch of a mix, or of its rest, over all ranks.
 
     Attributes:
         laps: the rows of each dataset that ranks share.
-        left_out: the rows of each dataset that do not fill a step of all ranks, if `step_rows` was given; they belong
-            to the epoch, whose rest other ranks may deliver.
-        stretches: the rows of each dataset in the epoch's stretches, without those left out, and their rates.
+        left_out: the rows of each dataset that fill no step of all ranks, where only full ones are delivered; they
+            belong to the epoch, whose rest other ranks may deliver.
+        turns: the order of the datasets' units (rows, sequences, steps), without those left out.
+        first: the number of its first row or sequence among those of the run.
+        unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
     """
 
     laps: tuple[Laps, ...]
     left_out: tuple[Laps, ...]
-    stretches: tuple[Stretch, ...]
+    turns: Turns
+    first: int
+    unit_rows: int = 1
 
-    @classmethod
-    def of_first(cls, rows: Sequence[Laps], stretches: Sequence[Stretch]) -> MixedEpoch:
-        """The first of these rows, as many as the stretches have of each dataset."""
-        pairs = zip(rows, rows_of_sources(stretches), strict=True)
-        laps, left_out = zip(*(laps.parted(count) for laps, count in pairs), strict=True)
-        return cls(laps, left_out, tuple(stretches))
-
-
-def full_step(options: PlanOptions, num_ranks: int) -> int | None:
-    """The rows of a step of all ranks, if only full steps are delivered; else None."""
-    alone = options.even == "none" and options.last_batch == "drop" and num_ranks == 1
-    return num_ranks * options.batch_rows(num_ranks) if options.even == "drop" or alone else None
+    @property
+    def taken(self) -> list[int]:
+        """The rows of each dataset, with those left out."""
+        return [rows.rows + rest.rows for rows, rest in zip(self.laps, self.left_out, strict=True)]
 
 
-def mixing_in_rows(mixing: Mapping[str, Any], options: PlanOptions, num_ranks: int) -> Mapping[str, Any]:
-    """The option `mixing` with boundaries that are rows of the run, for these options and ranks."""
-    full = full_step(options, num_ranks) is not None
-    return in_rows(mixing, num_ranks * options.batch_rows(num_ranks), full=full)
+class EpochTurns(NamedTuple):
+    """What ranks deliver of the rows, or sequences, that an epoch, or its rest, takes.
 
-
-def has_all_once(mixing: Mapping[str, Any], datasets: Sequence[DatasetShare]) -> bool:
-    """Whether every epoch is a pass over all rows, whatever the epochs before it left out."""
-    return "run" not in mixing and mixing.get("rows") == [dataset.rows for dataset in datasets]
-
-
-def mix_of_epoch(
-    datasets: Sequence[DatasetShare], mixing: Mapping[str, Any], epoch: int, step_rows: int | None = None
-) -> MixedEpoch:
-    """The rows that an epoch takes of each dataset: those that follow the rows delivered in earlier epochs.
-
-    Args:
-        datasets: of the mix.
-        mixing: the plan's option.
-        epoch: the epoch.
-        step_rows: rows per step of all ranks, if only full steps are delivered.
+    Attributes:
+        turns: their order, in full steps if only these are delivered.
+        rows: of each dataset.
+        taken: the same with those left out.
     """
-    run = _Run.of(mixing, step_rows)
-    stretches, before = run.stretches(epoch), run.before(epoch)
-    kept = run.full_steps(stretches)
-    if step_rows is not None and has_all_once(mixing, datasets):
-        pairs = zip(datasets, rows_of_sources(kept), before, strict=True)
-        laps, left_out = zip(*(_parts_of_lap(dataset, epoch, *counts) for dataset, *counts in pairs), strict=True)
-        return MixedEpoch(laps, left_out, kept)
-    taken = zip(datasets, before, rows_of_sources(stretches), strict=True)
-    return MixedEpoch.of_first([_laps_of_run(dataset, at, at + count) for dataset, at, count in taken], kept)
 
-
-def mix_of_rest(
-    rest: Sequence[Sequence[Order]], mixing: Mapping[str, Any], epoch: int, step_rows: int | None = None
-) -> MixedEpoch:
-    """The same for what earlier phases left of an epoch: of each dataset, by lap."""
-    run = _Run.of(mixing, step_rows)
-    laps = [Laps([len(order) for order in orders], orders.__getitem__) for orders in rest]
-    rows = tuple(sum(each.sizes) for each in laps)
-    if run.curriculum is None:
-        return MixedEpoch.of_first(laps, run.full_steps((Stretch(rows, tuple(mixing["rates"])),)))
-    return MixedEpoch.of_first(laps, run.full_steps(run.curriculum.of_rest(epoch, rows)))
+    turns: Turns
+    rows: Sequence[int]
+    taken: Sequence[int]
 
 
 @dataclass(frozen=True)
-class _Run:
-    """The rows of each dataset in the epochs of a run.
+class Course:
+    """What epochs take of each dataset, under the options and ranks of a plan.
 
     Attributes:
-        mixing: the plan's option.
-        curriculum: of the option; None if each epoch takes the same.
-        step_rows: rows per step of all ranks, if only full steps are delivered.
+        curriculum: in rows, or in sequences if rows of the plan are tokens, as all below.
+        step_rows: rows per step of all ranks (R*B).
+        full: whether only full steps are delivered.
+        single: whether each step is of one dataset.
+        run: whether epochs that have every row once still continue where the last one ended.
+        unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
     """
 
-    mixing: Mapping[str, Any]
-    curriculum: Curriculum | None
-    step_rows: int | None
+    curriculum: Curriculum
+    step_rows: int
+    full: bool
+    single: bool
+    run: bool
+    unit_rows: int
 
     @classmethod
-    def of(cls, mixing: Mapping[str, Any], step_rows: int | None) -> _Run:
-        return cls(mixing, Curriculum.of(mixing), step_rows)
+    def of(cls, mixing: Mapping[str, Any], options: PlanOptions, num_ranks: int) -> Course:
+        """That of a plan's option `mixing`.
 
-    def stretches(self, epoch: int) -> tuple[Stretch, ...]:
-        """All rows of an epoch."""
-        if self.curriculum is None:
-            return (Stretch(tuple(self.mixing["rows"]), tuple(self.mixing["rates"])),)
-        return self.curriculum.of_epoch(epoch)
+        Raises:
+            ShardingError: an epoch of so many tokens has not one step.
+        """
+        alone = options.even == "none" and options.last_batch == "drop" and num_ranks == 1
+        unit, single, full = options.unit_rows, mixing["batches"] == "single", options.even == "drop" or alone
+        step_rows = num_ranks * options.batch_rows(num_ranks) // unit
+        if unit > 1 and mixing.get("total", step_rows) < step_rows:
+            raise ShardingError(
+                f"tokens_per_epoch: {mixing['total']} sequences of {unit} tokens are less than one step of {step_rows} "
+                f"sequences, {step_rows * unit} tokens, on {num_ranks} ranks.",
+                remedies=[use(tokens_per_epoch=step_rows * unit)],
+            )
+        curriculum = in_rows(mixing, step_rows, full=full, whole=single or unit > 1)
+        return cls(curriculum, step_rows, full, single, "run" in mixing, unit)
 
-    def full_steps(self, stretches: tuple[Stretch, ...]) -> tuple[Stretch, ...]:
-        """Those of them that are delivered."""
-        if self.step_rows is None:
-            return stretches
-        return whole_steps(stretches, self.step_rows, single=self.mixing["batches"] == "single")
+    def is_pass(self, datasets: Sequence[DatasetShare]) -> bool:
+        """Whether every epoch is a pass over all rows, whatever the epochs before it left out."""
+        return not self.run and self.curriculum.rows == tuple(dataset.rows // self.unit_rows for dataset in datasets)
 
-    def before(self, epoch: int) -> list[int]:
+    def epoch(self, datasets: Sequence[DatasetShare], epoch: int) -> MixedEpoch:
+        """The rows that an epoch takes of each dataset: those that follow the rows delivered in earlier epochs."""
+        found, first, once = self.delivered(epoch), self.curriculum.first(epoch), self.is_pass(datasets)
+        before, rows, taken = map(self._in_plan, (self._before(epoch), found.rows, found.taken))
+        if self.full and once:
+            of_each = zip(datasets, rows, before, strict=True)
+            laps, left_out = zip(*(_parts_of_lap(dataset, epoch, *counts) for dataset, *counts in of_each), strict=True)
+            return MixedEpoch(laps, left_out, found.turns, first, self.unit_rows)
+        if once:  # with the tokens that fill no sequence
+            before, taken = ([times * dataset.rows for dataset in datasets] for times in (epoch, 1))
+        ends = zip(datasets, before, taken, strict=True)
+        return self._parted([_laps_of_run(dataset, at, at + count) for dataset, at, count in ends], found, first)
+
+    def rest(self, rest: RemainingRows, epoch: int) -> MixedEpoch:
+        """The same for what earlier phases left of an epoch."""
+        laps = [Laps([len(order) for order in orders], orders.__getitem__) for orders in rest.laps]
+        left = [each.rows // self.unit_rows for each in laps]
+        found = self._steps_of(left) if self.single else self._whole(self.curriculum.of_rest(epoch, rest.first, left))
+        return self._parted(laps, found, rest.first)
+
+    def _in_plan(self, counts: Sequence[int]) -> list[int]:
+        return [count * self.unit_rows for count in counts]
+
+    def _parted(self, laps: Sequence[Laps], found: EpochTurns, first: int) -> MixedEpoch:
+        """An epoch that takes these rows of the plan."""
+        kept = zip(laps, self._in_plan(found.rows), strict=True)
+        parts, left_out = zip(*(rows.parted(count) for rows, count in kept), strict=True)
+        return MixedEpoch(parts, left_out, found.turns, first, self.unit_rows)
+
+    def delivered(self, epoch: int) -> EpochTurns:
+        """What an epoch delivers."""
+        if not self.single:
+            return self._whole(self.curriculum.of_epoch(epoch))
+        if self.curriculum.rows is not None:
+            return self._steps_of(self.curriculum.rows)
+        steps, rows = self._single_steps
+        turns = steps.of_epoch(epoch)
+        taken = [count * rows for count in turns.of_each]
+        short = self.full and rows < self.step_rows
+        return EpochTurns(turns.until(0), [0] * len(taken), taken) if short else EpochTurns(turns, taken, taken)
+
+    @property
+    def _single_steps(self) -> tuple[Curriculum, int]:
+        """The steps of a run of one dataset each, and the rows of each: fewer only if an epoch has not as many."""
+        total, phases = self.curriculum.total, self.curriculum.phases
+        rows = min(self.step_rows, total)
+        return Curriculum(phases, total // rows), rows
+
+    def _whole(self, turns: Turns) -> EpochTurns:
+        kept = turns.until(turns.total // self.step_rows * self.step_rows) if self.full else turns
+        return EpochTurns(kept, kept.of_each, turns.of_each)
+
+    def _steps_of(self, taken: Sequence[int]) -> EpochTurns:
+        """These rows in steps of one dataset each, of which the last of each dataset may be short."""
+        steps = [(count if self.full else count + self.step_rows - 1) // self.step_rows for count in taken]
+        turns = Curriculum(self.curriculum.phases, sum(steps), tuple(steps)).of_epoch(0)
+        rows = [min(count * self.step_rows, most) for count, most in zip(steps, taken, strict=True)]
+        return EpochTurns(turns, rows, taken)
+
+    def _before(self, epoch: int) -> list[int]:
         """The rows of each dataset that all earlier epochs deliver."""
-        if self.curriculum is not None and self.step_rows is None:
+        if self.curriculum.rows is None:
+            if not self.single:
+                return self.curriculum.before(epoch)
+            steps, rows = self._single_steps
+            return [count * rows for count in steps.before(epoch)]
+        if not self.full:
             return self.curriculum.before(epoch)
-        alike = [(0, epoch)] if self.curriculum is None else [(0, 0), *self.curriculum.alike(epoch)]
-        runs = ((times, rows_of_sources(self.full_steps(self.stretches(first)))) for first, times in alike)
-        return [sum(rows) for rows in zip(*([times * count for count in rows] for times, rows in runs), strict=True)]
+        runs = [(0, 0), *self.curriculum.alike(epoch)]
+        taken = [[times * count for count in self.delivered(first).rows] for first, times in runs]
+        return [sum(rows) for rows in zip(*taken, strict=True)]
 
 
 def _laps_of_run(dataset: DatasetShare, first: int, last: int) -> Laps:
@@ -208,7 +243,7 @@ def _parts_of_lap(dataset: DatasetShare, lap: int, count: int, before: int) -> t
 _BEGUN = -1  # comes before the laps
 
 
-def rest_of_mix(splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, parts: int) -> RemainingRows:
+def rest_of_mix(splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, of: MixedEpoch) -> RemainingRows:
     """The rest of an epoch that consists of these rows; a row may occur once in each lap.
 
     Args:
@@ -216,7 +251,7 @@ def rest_of_mix(splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int,
         pieces: what no rank has delivered, without padding.
         epoch: the epoch.
         phase: the number of earlier phases.
-        parts: the number of datasets.
+        of: what the last of them had of the epoch.
     """
     by_lap: defaultdict[tuple[int, int], list[Piece]] = defaultdict(list)
     for piece in pieces:
@@ -227,7 +262,10 @@ def rest_of_mix(splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int,
     units = pairwise(accumulate(map(len, laps), initial=0))
     orders = {key: order.units(first, last) for key, (first, last) in zip(keys, units, strict=True)}
     by_part = {part: tuple(orders[key] for key in some) for part, some in groupby(keys, key=lambda key: key[0])}
-    return RemainingRows(epoch, phase, order, laps=tuple(by_part.get(part, ()) for part in range(parts)))
+    of_parts = tuple(by_part.get(part, ()) for part in range(len(of.laps)))
+    taken = zip(of.taken, of_parts, strict=True)
+    delivered = sum((rows - sum(map(len, left))) // of.unit_rows for rows, left in taken)
+    return RemainingRows(epoch, phase, order, laps=of_parts, first=of.first + delivered)
 
 
 def _lap_of(piece: Piece, splits: int) -> tuple[int, int]:

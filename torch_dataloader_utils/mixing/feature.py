@@ -6,27 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, use
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, OptionError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
-from torch_dataloader_utils.mixing.epochs import (
-    full_step,
-    has_all_once,
-    mix_of_epoch,
-    mix_of_rest,
-    mixing_in_rows,
-    rest_of_mix,
-)
+from torch_dataloader_utils.mixing.epochs import Course
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
-from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.options import MixOptions, Options
 from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, RESIZES, WEIGHTED, Half, by_splits
-from torch_dataloader_utils.options.mix import rows_of_epoch
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.parts import DatasetShare, part_rows
 from torch_dataloader_utils.planning.rest import RemainingRows
-from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.sources.group import Group, for_each, labels, repeats, weight_trees
 from torch_dataloader_utils.sources.merged import names_of
@@ -41,9 +31,9 @@ class Mixing(Feature):
     """Batches with rows of several datasets, of each as many as a schedule says.
 
     Attributes:
-        mixing: how, as plain values: {"batches": "proportional" or "single", "rows": of each dataset in an epoch,
-            "rates": of each dataset, "run": True if epochs that have every row once still continue where the last one
-            ended}, or with "phases" and "total" (see `Curriculum`); None: not yet known.
+        mixing: how, as plain values: {"batches": "proportional" or "single", "phases" and "rows" or "total" (see
+            `Curriculum`), "unit": "step" if phases begin with steps, "run": True if epochs that have every row once
+            still continue where the last one ended}; None: not yet known.
     """
 
     mixing: Mapping[str, Any] | None = None
@@ -53,10 +43,11 @@ class Mixing(Feature):
         """Whether it is known how."""
         return self.mixing is not None
 
-    @property
-    def epoch_rows(self) -> int | None:
-        """The rows of every epoch."""
-        return None if self.mixing is None else rows_of_epoch(self.mixing)
+    def epoch_rows(self, shape: PlanOptions, num_ranks: int) -> int | None:
+        """The rows (or tokens) of every epoch."""
+        if self.mixing is None:
+            return None
+        return Course.of(self.mixing, shape, num_ranks).curriculum.total * shape.unit_rows
 
     def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
         """Check that the rows of each dataset are known (see `Feature`)."""
@@ -85,17 +76,10 @@ class Mixing(Feature):
     ) -> MixShares:
         """The rows that an epoch takes of each dataset, or those that earlier phases left of it, for all ranks."""
         assert self.mixing is not None
-        step, mixing = full_step(shape, num_ranks), mixing_in_rows(self.mixing, shape, num_ranks)
-        if rest is None:
-            rows = mix_of_epoch(datasets, mixing, epoch, step)
-        else:
-            rows = mix_of_rest(rest.laps, mixing, epoch, step)
-        once = rest is None and has_all_once(mixing, datasets)
-        return MixShares(rows, shape, num_ranks, single=mixing["batches"] == "single", once=once)
-
-    def rest(self, splits: Splits, pieces: Sequence[Piece], epoch: int, phase: int, parts: int) -> RemainingRows:
-        """These rows as the rest of a mixed epoch."""
-        return rest_of_mix(splits, pieces, epoch, phase, parts)
+        course = Course.of(self.mixing, shape, num_ranks)
+        rows = course.epoch(datasets, epoch) if rest is None else course.rest(rest, epoch)
+        once = rest is None and course.is_pass(datasets)
+        return MixShares(rows, shape, num_ranks, epoch, single=course.single, once=once)
 
     def saved(self) -> Mapping[str, Any]:
         """How rows are mixed; nothing if none are, as in states from before there was any.
@@ -105,8 +89,18 @@ class Mixing(Feature):
         return {} if self.mixing is None else {_SAVED: self.mixing}
 
     def as_saved(self, saved: Mapping[str, Any]) -> Mixing:
-        """It, with what a state holds of it."""
-        return Mixing(saved.get(_SAVED))
+        """It, with what a state holds of it.
+
+        Raises:
+            CheckpointMismatchError: the state is of a release that mixed by other rules.
+        """
+        mixing = saved.get(_SAVED)
+        if mixing is not None and "phases" not in mixing:
+            raise CheckpointMismatchError(
+                "the state was taken by a release that mixed datasets in another order, in which what is left of its "
+                "epoch cannot be told: start the epoch again, or finish it with that release."
+            )
+        return Mixing(mixing)
 
     def check_phase(self, saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
         """Check that weights which change at steps change at the same rows of the run as when the state was taken.
@@ -116,15 +110,19 @@ class Mixing(Feature):
         """
         if self.mixing is None or self.mixing.get("unit") != "step":
             return
-        then, now = (mixing_in_rows(self.mixing, *shape)["phases"] for shape in (saved, current))
+        then, now = (
+            [phase.first for phase in Course.of(self.mixing, *shape).curriculum.phases] for shape in (saved, current)
+        )
         if then != now:
             steps = [step for step, _ in self.mixing["phases"]]
-            pairs = ", ".join(f"({row:_}, ...)" for row, _ in then[:_SHOWN])
+            unit, at = current[0].unit_rows, "row" if current[0].unit_rows == 1 else "token"
+            pairs = ", ".join(f"({row * unit:_}, ...)" for row in then[:_SHOWN])
+            sizes = [shape.batch_size // shape.unit_rows for shape, _ in (saved, current)]
             raise CheckpointMismatchError(
                 f"weights change at the steps {steps[:_SHOWN]}, which are other rows here than in the state: it was "
-                f"taken by {saved[1]} ranks with batch_size={saved[0].batch_size} and even={saved[0].even!r}, and here "
-                f"are {current[1]} with {current[0].batch_size} and {current[0].even!r}. Keep them at the rows that "
-                f"the state means: weights=Weights([{pairs}{', ...' if len(then) > _SHOWN else ''}], at='row')."
+                f"taken by {saved[1]} ranks with batch_size={sizes[0]} and even={saved[0].even!r}, and here "
+                f"are {current[1]} with {sizes[1]} and {current[0].even!r}. Keep them at the rows that "
+                f"the state means: weights=Weights([{pairs}{', ...' if len(then) > _SHOWN else ''}], at={at!r})."
             )
 
     def words(self, source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
@@ -165,45 +163,57 @@ def _mixing_of(source: Source, options: Options) -> Mapping[str, Any]:
     """How plans mix the rows of a combination."""
     mix, group = options.mix, source.group
     assert group is not None
-    sizes, names = part_rows(source.splits, len(source.parts)), labels(group.paths)
-    length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "max_repeats": mix.max_repeats}
+    unit, names = options.features.unit_rows, labels(group.paths)
+    sizes = part_rows(source.splits, len(source.parts))  # in tokens, if these are the rows of plans
+    if mix.tokens_per_epoch is not None and mix.tokens_per_epoch < unit:
+        raise OptionError(
+            f"tokens_per_epoch={mix.tokens_per_epoch}: expected at least the {unit} tokens of a sequence, for each of "
+            "batch_size on each rank.",
+            remedies=[use(tokens_per_epoch=options.batch.batch_size * unit)],
+        )
+    per_epoch = mix.rows_per_epoch or (mix.tokens_per_epoch or 0) // unit
+    length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "unit": unit}
+    length["max_repeats"] = mix.max_repeats
     if mix.phases is None:
-        rule = MixRule(**length, rows_per_epoch=mix.rows_per_epoch, **_weighting(group, sizes))
+        rule = MixRule(**length, rows_per_epoch=per_epoch or None, **_weighting(group, sizes))
         taken = epoch_rows(sizes, names, rule)
-        run = _of_run(mix, taken.rows, sizes)
-        return {"batches": mix.batches, "rows": list(taken.rows), "rates": list(taken.rates), **run}
+        plain = Curriculum.constant(taken.weights, total=per_epoch, rows=taken.rows).plain
+        return {"batches": mix.batches, **plain, **_of_run(mix, taken.rows, sizes, unit)}
     pairs = zip(mix.phases, weight_trees(group), strict=True)
-    phases = tuple(WeightPhase(first, tree.of_datasets(sizes)) for (first, _), tree in pairs)
-    fixed = None if mix.rows_per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
-    total = mix.rows_per_epoch or sum(fixed or ())
-    unit = {"unit": "step"} if mix.weights_unit == "step" else {}
-    run = {} if fixed is None else _of_run(mix, fixed, sizes)
-    return {"batches": mix.batches, **unit, **checked(Curriculum(phases, total, fixed), sizes, names).plain, **run}
+    starts = unit if mix.weights_unit == "token" else 1
+    phases = tuple(WeightPhase(-(-first // starts), tree.of_datasets(sizes)) for (first, _), tree in pairs)
+    fixed = None if per_epoch else epoch_rows(sizes, names, MixRule(**length)).rows
+    total = per_epoch or sum(fixed or ())
+    steps = {"unit": "step"} if mix.weights_unit == "step" else {}
+    plain = checked(Curriculum(phases, total, fixed), sizes, names, unit).plain
+    return {"batches": mix.batches, **steps, **plain, **_of_run(mix, fixed, sizes, unit)}
 
 
 def _in_words(mixing: Mapping[str, Any], source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
     """What an epoch takes of each dataset, and how batches mix them."""
-    names, step_rows = names_of(source), num_ranks * shape.batch_rows(num_ranks)
-    mixing = mixing_in_rows(mixing, shape, num_ranks)
-    sizes, of_epoch = part_rows(source.splits, len(source.parts)), _rows_of_mix(mixing, epoch)
-    total = max(sum(of_epoch), 1)
+    names, course = names_of(source), Course.of(mixing, shape, num_ranks)
+    sizes, found = part_rows(source.splits, len(source.parts)), course.delivered(epoch)
+    total, unit = max(sum(found.taken), 1), course.unit_rows
     of_each = []
-    for name, rows, size in zip(names, of_epoch, sizes, strict=True):
-        laps = "" if rows == size else f", {rows / max(size, 1):.3g} laps"
-        of_each.append(f"{rows / total:.1%} {name} ({plural(rows, 'row')}{laps})")
-    batches = "each batch is of one" if mixing["batches"] == "single" else "each batch has rows of each"
-    curriculum = Curriculum.of(mixing)
-    if curriculum is None:
-        return f"{batches}: {', '.join(of_each)}{_end_in_words(names, of_epoch, mixing['rates'], step_rows)}"
-    full = full_step(shape, num_ranks) is not None
-    steps = [curriculum.step(phase.first, step_rows, full=full) for phase in curriculum.phases]
-    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {_phases_in_words(curriculum, names, steps)}"
+    for name, rows, size in zip(names, found.taken, sizes, strict=True):
+        laps = "" if rows == size // unit else f", {rows * unit / max(size, 1):.3g} laps"
+        count = plural(rows, "row") if unit == 1 else plural(rows * unit, "token")
+        of_each.append(f"{rows / total:.1%} {name} ({count}{laps})")
+    batches = "each batch is of one" if course.single else "each batch has rows of each"
+    if unit > 1:
+        batches = f"each sequence of {unit:,} tokens is of one, {batches.replace('rows', 'sequences')}"
+    curriculum = course.curriculum
+    if len(curriculum.phases) == 1:
+        return f"{batches}: {', '.join(of_each)}{_end_in_words(names, course, epoch)}"
+    steps = [curriculum.step(phase.first, course.step_rows, full=course.full) for phase in curriculum.phases]
+    phases = _phases_in_words(curriculum, names, steps, "row" if unit == 1 else "sequence")
+    return f"{batches}, in epoch {epoch}: {', '.join(of_each)}; {phases}"
 
 
-def _of_run(mix: MixOptions, rows: Sequence[int], sizes: Sequence[int]) -> dict[str, Any]:
+def _of_run(mix: MixOptions, rows: Sequence[int] | None, sizes: Sequence[int], unit: int) -> dict[str, Any]:
     """The mark of a mix whose epochs happen to have every row once, but continue where the last one ended."""
-    once = mix.stop == "once" and mix.repeat is None and mix.rows_per_epoch is None
-    return {} if once or list(rows) != list(sizes) else {"run": True}
+    once = mix.stop == "once" and mix.repeat is None
+    return {} if once or rows is None or list(rows) != [size // unit for size in sizes] else {"run": True}
 
 
 def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
@@ -214,38 +224,23 @@ def _weighting(group: Group, sizes: Sequence[int]) -> dict[str, Any]:
     return {"weights": tree.of_datasets(sizes) if tree.chosen else None}
 
 
-def _rows_of_mix(mixing: Mapping[str, Any], epoch: int) -> list[int]:
-    """The rows that an epoch takes of each dataset; `mixing` with boundaries that are rows."""
-    curriculum = Curriculum.of(mixing)
-    if curriculum is None:
-        return list(mixing["rows"])
-    return [sum(rows) for rows in zip(*(stretch.rows for stretch in curriculum.of_epoch(epoch)), strict=True)]
-
-
-def _end_in_words(names: Sequence[str], rows: Sequence[int], rates: Sequence[float], step_rows: int) -> str:
-    """From which step on weights no longer show, because a dataset has ended; "" if all end together.
-
-    Args:
-        names: of the datasets.
-        rows: of each in the epoch.
-        rates: at which they are delivered, as long as there are any.
-        step_rows: rows per step of all ranks.
-    """
-    ends = {name: count / rate for name, count, rate in zip(names, rows, rates, strict=True) if count}
-    end = min(ends.values(), default=0.0)
-    step = int(sum(min(count, end * rate) for count, rate in zip(rows, rates, strict=True)) // step_rows)
-    if step >= sum(rows) // step_rows:
+def _end_in_words(names: Sequence[str], course: Course, epoch: int) -> str:
+    """From which step on weights no longer show, because a dataset has ended; "" if all end together."""
+    turns, rows = course.delivered(epoch).turns, 1 if course.single else course.step_rows
+    if len(turns.stretches) < 2 or turns.stretches[0].units // rows == turns.total // rows:
         return ""
-    first = next(name for name, place in ends.items() if place == end)
-    return f"; by weight until {first} ends: from step {step:,} on, batches have more of the others"
+    first, then = (stretch.weights for stretch in turns.stretches[:2])
+    ended = next(name for name, before, after in zip(names, first, then, strict=True) if before and not after)
+    step = turns.stretches[0].units // rows
+    return f"; by weight until {ended} ends: from step {step:,} on, batches have more of the others"
 
 
-def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int]) -> str:
-    """The weights from each row of the run on, with the step that has the row."""
+def _phases_in_words(curriculum: Curriculum, names: Sequence[str], steps: Sequence[int], unit: str) -> str:
+    """The weights from each row, or sequence, of the run on, with the step that has it."""
     texts = []
     for phase, step in zip(curriculum.phases[:_SHOWN], steps, strict=False):
         pairs = zip(phase.weights, names, strict=True)
         shares = ", ".join(f"{float(weight / sum(phase.weights)):.1%} {name}" for weight, name in pairs)
-        texts.append(f"from step {step:,} (row {phase.first:,}) on {shares}")
+        texts.append(f"from step {step:,} ({unit} {phase.first:,}) on {shares}")
     more = len(curriculum.phases) - len(texts)
     return "; ".join([*texts, *([f"and {plural(more, 'more change')}"] if more else [])])

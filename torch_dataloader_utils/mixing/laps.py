@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from torch_dataloader_utils.rows import I64
 
 
 class LapRows(NamedTuple):
@@ -30,27 +31,35 @@ def laps_of(size: int, at: int, end: int) -> Iterator[LapRows]:
         at += last - first
 
 
-def cut_laps(sizes: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, LapRows]]:
-    """The rows of these laps, cut after the first `counts[0]` rows, the next `counts[1]`, and so on.
+def cut_laps(sizes: Sequence[int], count: int) -> tuple[list[LapRows], list[LapRows]]:
+    """The first `count` rows of these laps, and those after them; laps are counted from the first."""
+    first, rest = [], []
+    for lap, size in enumerate(sizes):
+        taken = min(size, count)
+        first += [LapRows(lap, 0, taken)] * (taken > 0)
+        rest += [LapRows(lap, taken, size)] * (taken < size)
+        count -= taken
+    return first, rest
 
-    Yields:
-        The number of the cut, and rows of a lap, counted from the first.
+
+def shared_laps(sizes: Sequence[int], draws: I64) -> I64:
+    """How many rows of each lap each rank gets, int64 [laps, ranks].
+
+    A rank gets its draws, which are those of each lap in proportion to its size, rounded: so it goes on to the next lap
+    when the others do, within a few rows.
+
+    Args:
+        sizes: of each lap.
+        draws: of each rank, together the rows of all laps, int64 [ranks].
     """
-    lap, at = 0, 0
-    for number, left in enumerate(counts):
-        while left > 0:
-            taken = min(left, sizes[lap] - at)
-            if taken:
-                yield number, LapRows(lap, at, at + taken)
-            left, at = left - taken, at + taken
-            if at == sizes[lap]:
-                lap, at = lap + 1, 0
-
-
-def even_counts(sizes: list[int], num_ranks: int) -> npt.NDArray[np.int64]:
-    """How many rows of each list a rank gets, int64 [lists, ranks]: row g of all lists together goes to `g % R`.
-
-    So ranks differ by at most one row of each list, of neighbouring lists together, and of all lists.
-    """
-    ends = np.cumsum([0, *sizes], dtype=np.int64)[:, None] - np.arange(num_ranks)
-    return np.diff(-(-ends // num_ranks), axis=0)
+    left, rows = draws.copy(), int(draws.sum())
+    counts = np.zeros((len(sizes), len(draws)), np.int64)
+    for lap, size in enumerate(sizes[:-1]):
+        ends = np.cumsum(left)
+        if rows * size >= 2**63:
+            ends = ends.astype(object)
+        counts[lap] = np.diff((ends * size // max(rows, 1)).astype(np.int64), prepend=0)
+        left -= counts[lap]
+        rows -= size
+    counts[len(sizes) - 1 :] = left
+    return counts

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError
+from torch_dataloader_utils.mixing.tree import tree_of, whole_weights
 from torch_dataloader_utils.options.weights import default_weights, exact_weight
 from torch_dataloader_utils.printing import shown
 
-_LEAST = 1e-9  # a weight, relative to the largest: rows of a smaller one have no position that floats tell apart
 MOST_LAPS = 10_000  # of one source in one epoch: each lap has an order of its own
 
 
@@ -29,6 +29,7 @@ class MixRule:
         repeat: how often an epoch takes each source, instead of `stop`.
         rows_per_epoch: the rows of an epoch, shared by weight, instead of `stop`.
         max_repeats: the most that an epoch takes of a source, in multiples of its rows.
+        unit: the rows of sources that are taken together, such as the tokens of a sequence: results count these.
     """
 
     weights: tuple[float | Fraction, ...] | None = None
@@ -37,12 +38,23 @@ class MixRule:
     repeat: tuple[float, ...] | None = None
     rows_per_epoch: int | None = None
     max_repeats: float | None = None
+    unit: int = 1
+
+    @property
+    def chosen(self) -> bool:
+        """Whether it has weights other than the numbers of rows."""
+        return self.weights is not None or self.temperature != 1
 
     @property
     def only_orders(self) -> bool:
         """Whether weights that were given decide the order alone, not how many rows are taken."""
-        chosen = self.weights is not None or self.temperature != 1
-        return chosen and self.rows_per_epoch is None and (self.repeat is not None or self.stop == "once")
+        return self.chosen and self.rows_per_epoch is None and (self.repeat is not None or self.stop == "once")
+
+    def exact_weights(self, sizes: Sequence[int]) -> list[Fraction]:
+        """The weight of each source, of which these are the numbers of rows."""
+        weights: Sequence[float | Fraction]
+        weights = default_weights(sizes, self.temperature) if self.weights is None else self.weights
+        return [exact_weight(weight) for weight in weights]
 
 
 @dataclass(frozen=True)
@@ -50,16 +62,16 @@ class EpochRows:
     """What an epoch takes of each source.
 
     Attributes:
-        rows: the number of rows of each source.
-        rates: the rows of each source are delivered at these rates, as long as it has any.
+        rows: the number of rows of each source; None: the next `rows_per_epoch` rows of the run.
+        weights: of each source: rows are delivered by these, as long as it has any.
     """
 
-    rows: tuple[int, ...]
-    rates: tuple[float, ...]
+    rows: tuple[int, ...] | None
+    weights: tuple[Fraction, ...]
 
 
 def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> EpochRows:
-    """The rows that an epoch takes of each source, and their rates.
+    """The rows that an epoch takes of each source, and the weights by which they are delivered.
 
     Args:
         sizes: the number of rows of each source.
@@ -71,28 +83,29 @@ def epoch_rows(sizes: Sequence[int], names: Sequence[str], rule: MixRule) -> Epo
             would have no row.
         EmptyDatasetError: a source that must be repeated has no rows.
     """
-    weights: Sequence[float | Fraction]
-    weights = default_weights(sizes, rule.temperature) if rule.weights is None else rule.weights
-    exact = [exact_weight(weight) for weight in weights]
-    whole = rule.repeat is None and rule.rows_per_epoch is None and rule.stop == "once"
+    weights = rule.exact_weights(sizes)
+    once = rule.repeat is None and rule.rows_per_epoch is None and rule.stop == "once"
     for size, name in zip(sizes, names, strict=True):
-        if not size and not whole:
+        if not size and not once:
             raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
-    rows = _rows(sizes, exact, rule)
+    if rule.rows_per_epoch is not None and rule.max_repeats is None:
+        check_laps(sizes, apportioned(rule.rows_per_epoch, weights), names, "Weights(max_repeats=)", rule.unit)
+        return EpochRows(None, tuple(weights))
+    rows = _rows(sizes, weights, rule)
     if any(sizes) and not any(rows):
         raise OptionError(
             f"an epoch would have no row of the {sum(sizes):,} rows: set a larger repeat=, or other weights."
+            if rule.unit == 1
+            else f"an epoch would have no sequence of {rule.unit:,} of the {sum(sizes):,} tokens: pack shorter ones."
         )
-    check_laps(sizes, rows, names, "Weights(max_repeats=)")
-    if not rule.only_orders:
-        return EpochRows(tuple(rows), tuple(float(count) or 1.0 for count in rows))
-    check_apart([weight for weight, size in zip(weights, sizes, strict=True) if size])
-    most = max(weights) or 1.0
-    return EpochRows(tuple(rows), tuple(float(weight / most) or 1.0 for weight in weights))
+    check_laps(sizes, rows, names, "Weights(max_repeats=)", rule.unit)
+    if not (rule.only_orders or (rule.chosen and rule.max_repeats is None)) or rule.rows_per_epoch is not None:
+        weights = list(map(Fraction, rows))
+    return EpochRows(tuple(rows), tuple(weights) if any(weights) else (Fraction(1),) * len(weights))
 
 
-def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], remedy: str) -> None:
-    """Check that an epoch repeats no source too often; the remedy is what to set.
+def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], remedy: str, unit: int = 1) -> None:
+    """Check that an epoch repeats no source too often; the remedy is what to set, and `rows` count so many of `sizes`.
 
     Raises:
         OptionError: it does.
@@ -101,44 +114,34 @@ def check_laps(sizes: Sequence[int], rows: Sequence[int], names: Sequence[str], 
     for size, count, name in zip(sizes, rows, names, strict=True):
         if count and not size:
             raise EmptyDatasetError(f"{name} has no rows: leave it out of the mix.")
-        if count > size * MOST_LAPS:
+        if count * unit > size * MOST_LAPS:
+            what = "rows" if unit == 1 else "tokens"
             raise OptionError(
-                f"an epoch would take {count:,} rows of {name}, which has {size:,}: expected at most {MOST_LAPS:,} "
-                f"repeats. Set {remedy}, or other weights."
+                f"an epoch would take {count * unit:,} {what} of {name}, which has {size:,}: expected at most "
+                f"{MOST_LAPS:,} repeats. Set {remedy}, or other weights."
             )
 
 
-def check_apart(weights: Sequence[float | Fraction]) -> None:
-    """Check that floats tell the positions of all rows apart.
-
-    Raises:
-        OptionError: a weight is too small beside another.
-    """
-    if weights and min(weights) < max(weights) * _LEAST:
-        raise OptionError(
-            f"weights={shown(list(map(float, weights)))}: expected numbers of which none is more than "
-            f"{1 / _LEAST:.0e} times another."
-        )
-
-
 def _rows(sizes: Sequence[int], weights: Sequence[Fraction], rule: MixRule) -> list[int]:
-    most = None if rule.max_repeats is None else [int(exact_weight(rule.max_repeats) * size) for size in sizes]
+    def times(number: float, size: int) -> int:
+        return int(exact_weight(number) * size) // rule.unit
+
+    most = None if rule.max_repeats is None else [times(rule.max_repeats, size) for size in sizes]
     if rule.rows_per_epoch is not None:
-        return _apportioned(rule.rows_per_epoch, weights, most, rule)
+        return _apportioned(rule.rows_per_epoch, weights, most or sizes, rule)
     if rule.repeat is not None:
-        rows = [int(exact_weight(times) * size) for times, size in zip(rule.repeat, sizes, strict=True)]
+        rows = [times(number, size) for number, size in zip(rule.repeat, sizes, strict=True)]
     elif rule.stop == "once":
-        rows = list(sizes)
+        rows = [times(1, size) for size in sizes]
     else:
-        ends = [size / weight for size, weight in zip(sizes, weights, strict=True)]
-        end = min(ends) if rule.stop == "first" else max(ends)
-        rows = [int(weight * end) for weight in weights]
+        tree = tree_of(whole_weights(weights))
+        own = [max(times(1, size), 1) for size in sizes]  # the beginning of a sequence may be of another lap
+        rows = tree.of_first(tree.most(0, own) if rule.stop == "first" else tree.least(own))
     return rows if most is None else [min(pair) for pair in zip(rows, most, strict=True)]
 
 
-def _apportioned(total: int, weights: Sequence[Fraction], most: Sequence[int] | None, rule: MixRule) -> list[int]:
+def _apportioned(total: int, weights: Sequence[Fraction], limits: Sequence[int], rule: MixRule) -> list[int]:
     """`total` rows shared by weight; what a source may not take goes to the others."""
-    limits = [total] * len(weights) if most is None else most
     if sum(limits) < total:
         raise OptionError(
             f"rows_per_epoch={total} with Weights(max_repeats={shown(rule.max_repeats)}): the datasets give at most "

@@ -1,4 +1,4 @@
-"""One epoch of a mix: each dataset's rows, lap by lap, cut into equal parts for the ranks.
+"""One epoch of a mix: each dataset's rows, lap by lap, of which each rank gets as many as it draws.
 
 Each dataset is a shard of its own on every rank, and a rank's batches take rows of its shards by a schedule. So workers
 do not change the order, and a state needs only the step.
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.mixing.epochs import Laps, MixedEpoch, full_step
-from torch_dataloader_utils.mixing.laps import even_counts
-from torch_dataloader_utils.mixing.schedule import Schedule, Stretch, counts_by_stretch, sum_of, whole_steps
+from torch_dataloader_utils.mixing.deal import Deal, Schedule
+from torch_dataloader_utils.mixing.epochs import MixedEpoch, rest_of_mix
+from torch_dataloader_utils.mixing.laps import shared_laps
 from torch_dataloader_utils.model import Piece, Window
 from torch_dataloader_utils.planning.even import padding, total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces
-from torch_dataloader_utils.planning.splits import I64
+from torch_dataloader_utils.planning.rest import RemainingRows
+from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.planning.tasks import TASK_ROWS, SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards
+from torch_dataloader_utils.seeding import derive_key
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +31,18 @@ class MixShares:
     """The rows of each rank in one epoch of a mix, or in its rest.
 
     Attributes:
-        epoch: the rows of each dataset, and those left out.
+        mixed: the rows of each dataset, and those left out.
         options: the plan's options.
         num_ranks: the number of ranks.
+        epoch: the epoch.
         single: whether each batch is of one dataset.
         once: whether each epoch is a pass over all rows, so that a dataset of few rows may be left out of it.
     """
 
-    epoch: MixedEpoch
+    mixed: MixedEpoch
     options: PlanOptions
     num_ranks: int
+    epoch: int
     single: bool
     once: bool
 
@@ -54,16 +56,14 @@ class MixShares:
             EmptyDatasetError: an epoch has no rows.
             ShardingError: `even="drop"` would leave out all rows, or all of one dataset if each batch is of one.
         """
-        taken = [
-            sum(rows.sizes) + sum(rest.sizes) for rows, rest in zip(self.epoch.laps, self.epoch.left_out, strict=True)
-        ]
+        taken = [rows // self._unit for rows in self.mixed.taken]
         total, even, size = sum(taken), self.options.even, self._size
         if not total and even in ("drop", "pad"):
             raise EmptyDatasetError(f"even={even!r}: an epoch has no row to deliver; check the datasets.")
         if even == "drop" and not any(self.steps()):
             raise ShardingError(
-                f"even='drop' with N={total} rows in an epoch, R={self.num_ranks} ranks and batches of B={size}: one "
-                f"step needs R*B={self.num_ranks * size}"
+                f"even='drop' with N={total} {self._units} in an epoch, R={self.num_ranks} ranks and batches of "
+                f"B={size}: one step needs R*B={self.num_ranks * size}"
                 f"{' of one dataset' if self.single else ''}. Use fewer ranks, or a smaller batch_size.",
                 remedies=[use(batch_size=most)] if (most := max(taken) // self.num_ranks) else [],
             )
@@ -78,15 +78,16 @@ class MixShares:
         """
         if not self.single or "drop" not in (self.options.even, self.options.last_batch):
             return ""
-        kept = [sum(rows) for rows in zip(*map(self._kept_of_each, range(self.num_ranks)), strict=True)]
-        pairs = zip(self.epoch.laps, self.epoch.left_out, strict=True)
-        taken = [sum(rows.sizes) + sum(rest.sizes) for rows, rest in pairs]
+        kept = [
+            sum(rows) for rows in zip(*(self.schedule(rank).of_each for rank in range(self.num_ranks)), strict=True)
+        ]
+        taken = (rows // self._unit for rows in self.mixed.taken)
         for dataset, rows, found in zip(names, taken, kept, strict=True):
             if rows and not found:
                 name = "even" if self.options.even == "drop" else "last_batch"
                 return (
-                    f"{name}='drop' with batches='single': an epoch takes N={rows} rows of {dataset}, which fill no "
-                    f"batch of B={self._size} on R={self.num_ranks} ranks: it is never read. Use "
+                    f"{name}='drop' with batches='single': an epoch takes N={rows} {self._units} of {dataset}, which "
+                    f"fill no batch of B={self._size} on R={self.num_ranks} ranks: it is never read. Use "
                     "batches='proportional', fewer ranks, a smaller batch_size, or more of its rows (repeat=)."
                 )
         return ""
@@ -101,29 +102,24 @@ class MixShares:
 
     def schedule(self, rank: int) -> Schedule:
         """The rows of each dataset in the batches of a rank."""
-        given = self._given[:, :, rank]
-        key = given.tobytes()
-        if key not in self._schedules:  # most ranks have as many rows of each as others
-            kept = self._kept(given)
-            pairs = zip(kept.tolist(), self.epoch.stretches, strict=True)
-            stretches = tuple(Stretch(tuple(rows), stretch.rates) for rows, stretch in pairs)
-            self._schedules[key] = Schedule(stretches, self._size, self.single, self._padding(int(kept.sum())))
-        return self._schedules[key]
+        if rank not in self._schedules:
+            self._schedules[rank] = self._schedule(rank)
+        return self._schedules[rank]
 
     def laps(self, rank: int) -> list[list[Pieces]]:
         """For each dataset, the pieces of a rank in each lap, in delivery order, without padding."""
-        return [self._taken(number, rank, 0, count) for number, count in enumerate(self._kept_of_each(rank))]
+        kept = self.schedule(rank).of_each
+        return [self._taken(number, rank, 0, count * self._unit) for number, count in enumerate(kept)]
 
     def pads(self, rank: int) -> tuple[Piece, ...]:
-        """The padding of a rank: its first rows (those of rank 0 if it has none), repeated as often as needed."""
+        """The padding of a rank: its first rows (if it has none, those of another), repeated as often as needed."""
         missing = self.schedule(rank).padding
         if not missing:
             return ()
-        of = rank if self.schedule(rank).rows else 0
-        schedule = self.schedule(of)
-        first = sum_of(counts_by_stretch(schedule.stretches, np.array([min(missing, schedule.rows)])))[0].tolist()
-        laps = [lap for number, count in enumerate(first) for lap in self._taken(number, of, 0, count)]
-        return tuple(padding([piece for lap in laps for piece in lap], missing))
+        of = next(other for other in (rank, *range(self.num_ranks)) if self.schedule(other).rows)
+        first = self.schedule(of).first_rows(missing)
+        laps = [lap for number, count in enumerate(first) for lap in self._taken(number, of, 0, count * self._unit)]
+        return tuple(padding([piece for lap in laps for piece in lap], missing * self._unit))
 
     def shards(self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...]) -> Shards:
         """A shard for each dataset, and one for the padding if there is any (see `ScheduledShares`)."""
@@ -141,66 +137,62 @@ class MixShares:
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
         yield from (
-            piece for laps in self.epoch.left_out for order in laps.all() for piece in order.runs().trimmed().pieces()
+            piece for laps in self.mixed.left_out for order in laps.all() for piece in order.runs().trimmed().pieces()
         )
         for rank in range(self.num_ranks):
-            given = self._given[:, :, rank].sum(axis=0).tolist()
-            for number, (kept, rows) in enumerate(zip(self._kept_of_each(rank), given, strict=True)):
-                yield from (piece for lap in self._taken(number, rank, kept, rows) for piece in lap)
+            given = self._deal.draws[:, rank].tolist()
+            for number, (kept, rows) in enumerate(zip(self.schedule(rank).of_each, given, strict=True)):
+                left = self._taken(number, rank, kept * self._unit, rows * self._unit)
+                yield from (piece for lap in left for piece in lap)
+
+    def rest(self, splits: Splits, pieces: Sequence[Piece], phase: int) -> RemainingRows:
+        """These rows as the rest of the epoch (see `ScheduledShares`)."""
+        return rest_of_mix(splits, pieces, self.epoch, phase, self.mixed)
 
     @property
     def _size(self) -> int:
-        return self.options.batch_rows(self.num_ranks)
+        """Rows, or sequences, per batch."""
+        return self.options.batch_rows(self.num_ranks) // self._unit
+
+    @property
+    def _unit(self) -> int:
+        return self.mixed.unit_rows
+
+    @property
+    def _units(self) -> str:
+        return "rows" if self._unit == 1 else "sequences"
 
     @cached_property
-    def _cut(self) -> tuple[list[Laps], list[list[int]]]:
-        """The laps of each dataset, cut where stretches end, and the stretch of each."""
-        stretches = self.epoch.stretches
-        cut = [laps.cut([each.rows[number] for each in stretches]) for number, laps in enumerate(self.epoch.laps)]
-        return [laps for laps, _ in cut], [stretches for _, stretches in cut]
+    def _deal(self) -> Deal:
+        key = derive_key("deal", self.options.seed, self.epoch, self.mixed.first)
+        rows = tuple(laps.rows // self._unit for laps in self.mixed.laps)
+        return Deal(self.mixed.turns, rows, self.num_ranks, self._size, self.single, key)
 
     @cached_property
     def _by_lap(self) -> list[I64]:
         """The rows of each rank, for each dataset int64 [laps, ranks]."""
-        laps, stretches = self._cut
-        sizes = np.array([size for each in laps for size in each.sizes], dtype=np.int64)
-        # As they are delivered, so that ranks share the rows of each stretch evenly.
-        turns = np.argsort([number for each in stretches for number in each], kind="stable")
-        counts = np.empty((len(sizes), self.num_ranks), dtype=np.int64)
-        counts[turns] = even_counts(sizes[turns].tolist(), self.num_ranks)
-        return np.split(counts, np.cumsum([len(each.sizes) for each in laps])[:-1])
+        draws = self._deal.draws * self._unit
+        return [shared_laps(laps.sizes, own) for laps, own in zip(self.mixed.laps, draws, strict=True)]
 
     @cached_property
-    def _given(self) -> I64:
-        """The rows of each rank before any are left out, int64 [stretches, datasets, ranks]."""
-        shape = (len(self.epoch.stretches), len(self.epoch.laps), self.num_ranks)
-        given = np.zeros(shape, dtype=np.int64)
-        for number, (counts, stretches) in enumerate(zip(self._by_lap, self._cut[1], strict=True)):
-            np.add.at(given[:, number], stretches, counts)
-        return given
-
-    @cached_property
-    def _schedules(self) -> dict[bytes, Schedule]:
+    def _schedules(self) -> dict[int, Schedule]:
         return {}
 
-    def _kept(self, given: I64) -> I64:
-        """The rows that a rank delivers of those it is given, int64 [stretches, datasets]: the first of the mix."""
-        by_rank = self.options.even == "none" and self.options.last_batch == "drop"
-        if not by_rank or full_step(self.options, self.num_ranks) is not None:
-            return given
-        pairs = zip(given.tolist(), self.epoch.stretches, strict=True)
-        stretches = [Stretch(tuple(rows), stretch.rates) for rows, stretch in pairs]
-        return np.array([stretch.rows for stretch in whole_steps(stretches, self._size, single=self.single)], np.int64)
-
-    def _kept_of_each(self, rank: int) -> list[int]:
-        """The rows of each dataset that a rank delivers."""
-        return [sum(rows) for rows in zip(*(stretch.rows for stretch in self.schedule(rank).stretches), strict=True)]
+    def _schedule(self, rank: int) -> Schedule:
+        deal, drops = self._deal, self.options.even == "none" and self.options.last_batch == "drop"
+        absent, kept = [], deal.draws[:, rank].copy()
+        for step in () if self.options.even == "pad" else deal.short_steps:
+            rows = deal.of_rank(rank, step, step + 1)[0]
+            if not rows.sum() or (drops and rows.sum() < self._size):
+                absent.append(step)
+                kept -= rows
+        padding = self._padding(int(kept.sum()))
+        return Schedule(deal, rank, tuple(kept.tolist()), tuple(absent), padding, self._unit)
 
     def _padding(self, rows: int) -> int:
-        size = self._size
         if self.options.even == "pad":
-            return -(-int(self._given.sum()) // (self.num_ranks * size)) * size - rows
-        return -rows % size if self.options.even == "none" and self.options.last_batch == "pad" else 0
+            return self._deal.steps * self._size - rows
+        return -rows % self._size if self.options.even == "none" and self.options.last_batch == "pad" else 0
 
     def _taken(self, number: int, rank: int, first: int, last: int) -> list[Pieces]:
         """The rows `[first, last)` of a rank's rows of a dataset, lap by lap."""
@@ -209,7 +201,7 @@ class MixShares:
             low, high = max(first - at, 0), min(last - at, count)
             if low < high:
                 begin = int(counts[lap, :rank].sum())
-                order = self._cut[0][number].order(lap).take(begin + low, begin + high)
+                order = self.mixed.laps[number].order(lap).take(begin + low, begin + high)
                 taken.append(Pieces(order.runs().trimmed()))
             at += count
         return taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch_dataloader_utils.errors import (
     CountsRequiredError,
@@ -15,6 +15,7 @@ from torch_dataloader_utils.errors import (
     leave_out,
     use,
 )
+from torch_dataloader_utils.options.mix import Weights
 from torch_dataloader_utils.options.sharding import WORDS, Strided
 from torch_dataloader_utils.printing import shown
 
@@ -25,7 +26,9 @@ Ways: TypeAlias = Callable[["Options"], Sequence[Remedy]]
 
 _STEPS = Example("n", 2)
 _PART = Example("f", 0.5)
+_LENGTH = Example("n", 2048)
 _ROWS = Example("steps * batch_size * ranks", 8)
+_TOKENS = Example("tokens", 2**20)
 _JOIN = "use torch's Join around the loop"
 _MASKED = "all ranks get equal steps, and what it repeats is masked"
 
@@ -134,11 +137,18 @@ RESIZES = Half(
     lambda options: options.read.transform_rows == "any",
     "Transform(rows='any')",
 )
+EMPTIES = Half(
+    "transform",
+    '`ChatTemplate(long="drop")`',
+    lambda options: _empties_rows(options.read.transform),
+    "ChatTemplate(long='drop')",
+)
 STORAGE = Half("storage_options", "`storage_options`", lambda o: o.read.storage_options is not None, "storage_options")
 FILESYSTEM = Half("filesystem", "`filesystem`", lambda options: options.read.filesystem is not None, "filesystem")
 FOLLOW = Half("follow", "`follow=True`", lambda options: options.follow.follows, "follow=True")
 
 PACK = Half("pack", "`pack`", lambda options: options.pack.pack is not None, "pack")
+NO_PACK = Half("pack", "no `pack`", lambda options: options.pack.pack is None and not options.part)
 WRAP = Half("pack", '`Pack(method="wrap")`', lambda options: options.pack.wraps, "Pack(method='wrap')")
 BEST_FIT = Half("pack", "`pack` by best fit", lambda options: options.pack.pack is not None and not options.pack.wraps)
 CUT_OFF = Half(
@@ -187,8 +197,22 @@ PINNED = Half("pin_memory", "`pin_memory=True`", lambda options: options.worker.
 STOP = Half("stop", "`stop`", lambda options: options.mix.stop != "once")
 REPEAT = Half("repeat", "`repeat`", lambda options: options.mix.repeat is not None)
 ROWS_PER_EPOCH = Half("rows_per_epoch", "`rows_per_epoch`", lambda options: options.mix.rows_per_epoch is not None)
-LENGTHS = (STOP, REPEAT, ROWS_PER_EPOCH)
+TOKENS_PER_EPOCH = Half(
+    "tokens_per_epoch", "`tokens_per_epoch`", lambda options: options.mix.tokens_per_epoch is not None
+)
+LENGTHS = (STOP, REPEAT, ROWS_PER_EPOCH, TOKENS_PER_EPOCH)
 WEIGHTS = Half("weights", "`weights`")
+GIVEN_WEIGHTS = Half("weights", "`weights`", lambda options: options.mix.weights is not None)
+BY_TOKENS = Half(
+    "weights",
+    '`Weights(...)` with `at="token"` or `unit="token"`',
+    lambda options: "token" in (options.mix.weights_unit, options.mix.weighs),
+)
+BY_ROWS = Half(
+    "weights",
+    '`Weights(...)` with `at="row"` or `unit="row"`',
+    lambda options: "row" in (options.mix.weights_unit, options.mix.weighs),
+)
 PHASES = Half("weights", "`weights` that change", lambda o: o.mix.phases is not None, "weights that change")
 SHAPED = Half(
     "weights",
@@ -205,6 +229,13 @@ MERGED_IN_ANY_ORDER = Half(
     lambda options: MERGED.holds(options) and options.shuffle.permutes == "all",
     "batches='splits' and shuffle='all'",
 )
+MERGED_PACKED = Half(
+    "batches",
+    '`pack` and `batches="splits"`',
+    lambda options: options.pack.pack is not None and options.mix.batches == "splits",
+    "pack and batches='splits'",
+)
+NOT_PACKED = Half("pack", "no `pack`", lambda options: options.pack.pack is None)
 UNEVEN = Half("batches", '`batches="single"` or `"splits"`', lambda options: options.mix.batches != "proportional")
 UNEQUAL = Half(
     "sharding",
@@ -262,6 +293,12 @@ def _followed(name: str) -> Ways:
     return ways
 
 
+def _empties_rows(transform: Any) -> bool:
+    """Whether a transform, or one of several, makes rows without tokens in the place of those that it leaves out."""
+    several = transform if isinstance(transform, tuple) else (transform,)
+    return any(getattr(function, "empties_rows", False) is True for function in several)
+
+
 def by_wrap(options: Options) -> list[Remedy]:
     """What packs tokens, which can be counted, instead of whole documents, unless another option has no place there."""
     pack, others = options.pack.pack, (CANONICAL, LIMIT, STRIDED, RESIZES, STEPS)
@@ -307,8 +344,35 @@ def _in_windows(options: Options) -> list[Remedy]:
 
 def by_splits(options: Options) -> Remedy:
     """What merges splits instead of mixing rows, without the options that only a mix of rows has."""
-    names = [half.keyword for half in (*LENGTHS, PHASES, SHAPED, SOURCE_KEY) if half.holds(options)]
-    return use("merges the datasets split by split", batches="splits", without=names)
+    halves = (*LENGTHS, *([GIVEN_WEIGHTS] if options.pack.pack is not None else [PHASES]), SHAPED, SOURCE_KEY)
+    names = dict.fromkeys(half.keyword for half in halves if half.holds(options))
+    return use("merges the datasets split by split", batches="splits", without=list(names))
+
+
+def _cut(options: Options) -> list[Remedy]:
+    """What makes sequences of which as many are known as there are tokens."""
+    assert options.pack.pack is not None
+    ways: dict[str, Any] = {"pack": options.pack.pack.replace(method="wrap", long="split", pad=0)}
+    by_rows = ROWS_PER_EPOCH.holds(options)
+    ways |= {"tokens_per_epoch": _TOKENS} if by_rows else {}
+    ways |= {"weights": _in_other_unit(options)} if BY_ROWS.holds(options) else {}
+    cut = use("cuts documents where a sequence ends", without=["rows_per_epoch"] * by_rows, **ways)
+    return [cut, by_splits(options)]
+
+
+def _in_other_unit(options: Options) -> Weights:
+    """The same weights, of what batches are made of."""
+    mix = options.mix
+    return Weights(mix.weights, temperature=mix.temperature, max_repeats=mix.max_repeats)
+
+
+def _in_unit_of_batches(options: Options) -> list[Remedy]:
+    return [use(weights=_in_other_unit(options))]
+
+
+def _mixed_or_unweighted(options: Options) -> list[Remedy]:
+    mixed = [use(batches="proportional")] if options.pack.wraps else []
+    return [*mixed, leave_out("weights")]
 
 
 def _without_or_by_splits(name: str) -> Ways:
@@ -317,7 +381,10 @@ def _without_or_by_splits(name: str) -> Ways:
 
 def _steps_in_rows(options: Options) -> list[Remedy]:
     others = [half.keyword for half in LENGTHS[:2] if half.holds(options)]
-    rows = use(without=["steps_per_epoch", *others], rows_per_epoch=_ROWS, even="drop")
+    length: dict[str, Any] = {"rows_per_epoch": _ROWS, "even": "drop"}
+    if options.pack.pack is not None:
+        length = {"tokens_per_epoch": _TOKENS}
+    rows = use(without=["steps_per_epoch", *others], **length)
     return [*([] if SINGLE.holds(options) else [rows]), *_without_or_by_splits("steps_per_epoch")(options)]
 
 
@@ -329,6 +396,12 @@ def _repeated(options: Options) -> list[Remedy]:
 def _dropped(options: Options) -> list[Remedy]:
     first, *others = [half.keyword for half in (EVEN_PAD, LAST_PAD) if half.holds(options)]
     return [Remedy({first: "drop"}, tuple(others)), use(batches="proportional")]
+
+
+def _of_changing_weights(options: Options) -> list[Remedy]:
+    packs = options.pack.pack is not None
+    length: dict[str, Any] = {"tokens_per_epoch": _TOKENS} if packs else {"rows_per_epoch": Example("n", 40)}
+    return [use(without=["stop"], **length), use("weights then only order the rows", stop="once")]
 
 
 def _one_length(options: Options) -> list[Remedy]:
@@ -415,6 +488,13 @@ CLASHES = (
         why="needs num_workers, the number of processes",
         told="{half} {why}.",
         ways=[use(num_workers=2), leave_out("worker_mode")],
+    ),
+    Clash(
+        halves=(EMPTIES,),
+        beside=NO_PACK,
+        why="rows that are left out become empty lists, which only pack leaves out",
+        told="{half} with {beside}: {why}.",
+        ways=[use(pack=_LENGTH), leave_out("transform")],
     ),
     Clash(
         halves=(COUNT_ROWS,),
@@ -536,7 +616,30 @@ CLASHES = (
     FOLLOWED_PART,
     *(
         Clash(halves=halves, beside=beside, why="each decides how long an epoch is", ways=_one_length)
-        for halves, beside in (((REPEAT, ROWS_PER_EPOCH), STOP), ((ROWS_PER_EPOCH,), REPEAT))
+        for halves, beside in (
+            ((REPEAT, ROWS_PER_EPOCH, TOKENS_PER_EPOCH), STOP),
+            ((ROWS_PER_EPOCH, TOKENS_PER_EPOCH), REPEAT),
+        )
+    ),
+    Clash(
+        halves=(ROWS_PER_EPOCH,),
+        beside=WRAP,
+        why="an epoch has sequences of tokens",
+        ways=[use(tokens_per_epoch=_TOKENS, without=["rows_per_epoch"])],
+    ),
+    Clash(
+        halves=(TOKENS_PER_EPOCH,),
+        beside=NOT_PACKED,
+        why="an epoch has rows",
+        ways=[use(rows_per_epoch=Example("n", 40), without=["tokens_per_epoch"])],
+    ),
+    Clash(halves=(BY_TOKENS,), beside=NOT_PACKED, why="batches are made of rows", ways=_in_unit_of_batches),
+    Clash(halves=(BY_ROWS,), beside=WRAP, why="batches are made of sequences of tokens", ways=_in_unit_of_batches),
+    Clash(
+        halves=(GIVEN_WEIGHTS,),
+        beside=MERGED_PACKED,
+        why="a sequence has documents of several datasets, whatever their order",
+        ways=_mixed_or_unweighted,
     ),
     Clash(
         halves=(*LENGTHS, SHAPED, SOURCE_KEY),
@@ -554,21 +657,26 @@ CLASHES = (
         halves=(STOP,),
         beside=PHASES,
         why="the rows of an epoch would follow from all of them",
-        ways=[
-            use(rows_per_epoch=Example("n", 40), without=["stop"]),
-            use("weights then only order the rows", stop="once"),
-        ],
+        ways=_of_changing_weights,
     ),
-    *(
-        Clash(halves=(half,), beside=MIXED, why=why, ways=lambda options: [by_splits(options)])
-        for half, why in ((PACK, "sequences hold several rows"), (TOKENS, "a batch has a fixed number of rows"))
+    Clash(
+        halves=(BEST_FIT,),
+        beside=MIXED,
+        why="how many sequences there are of each dataset shows only as documents are packed",
+        ways=_cut,
+    ),
+    Clash(
+        halves=(TOKENS,),
+        beside=MIXED,
+        why="a batch has a fixed number of rows",
+        ways=lambda options: [by_splits(options)],
     ),
     *(
         Clash(halves=(half,), beside=MIXED, why=why, ways=ways)
         for half, why, ways in (
-            (CANONICAL, "the schedule is per rank", _without_or_by_splits("canonical_ranks")),
+            (CANONICAL, "the rows of each step are dealt to the ranks", _without_or_by_splits("canonical_ranks")),
             (STEPS, "the rows of an epoch decide its steps", _steps_in_rows),
-            (LAST_WRAP, "each rank has a schedule of its own", _repeated),
+            (LAST_WRAP, "each rank has its own rows of each dataset", _repeated),
         )
     ),
     Clash(

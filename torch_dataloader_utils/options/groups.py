@@ -95,6 +95,14 @@ class ReadOptions(Checked):
     transform_rows: str = option("same", keyword=False)
     transform_schema: Any = option(None, keyword=False)
     transform_format: str = option("arrow", keyword=False)
+    transform_random: bool = option(False, keyword=False)
+    transform_on_error: Any = option("raise", keyword=False)
+    transform_max_errors: float = option(0.01, keyword=False)
+
+    @property
+    def transform_skips(self) -> bool:
+        """Whether rows for which the transform fails are no errors."""
+        return self.transform is not None and self.transform_on_error != "raise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +157,9 @@ class BatchOptions(Checked):
     last_batch: str = option(
         "partial", one_of(*LAST_BATCH), doc="a short last batch: deliver it, drop it, or fill it up with repeated rows"
     )
-    valid_key: str = option("valid", word, doc="the batch entry that is False for repeated rows, if there can be any")
+    valid_key: str = option(
+        "valid", word, doc="the batch entry that is False for repeated rows and failed ones, if there can be any"
+    )
     output_format: str = option(
         "torch",
         one_of("torch", "numpy", "arrow", "dict"),

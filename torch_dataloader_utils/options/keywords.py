@@ -44,6 +44,7 @@ class Options:
     Attributes:
         datasets: how many a combination has, with those of the combinations within it; 0: they are of none.
         part: what messages call the part of a combination that they are of; "" if they are of none.
+        part_skips: whether a transform of a part of a combination may fail for rows.
         features: what they change of the loader.
         keywords: those that were given, for another loader with some of them replaced; copies have none.
     """
@@ -62,6 +63,7 @@ class Options:
     mix: MixOptions = field(default_factory=MixOptions)
     datasets: int = 0
     part: str = ""
+    part_skips: bool = False
     features: Features = field(default_factory=Features, compare=False)  # made of the others
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -72,6 +74,11 @@ class Options:
     def uncounted(self) -> str:
         """Why `count_rows` cannot count what an epoch delivers, as a clause; "" if it can."""
         return uncounted(self)
+
+    @property
+    def skips_rows(self) -> bool:
+        """Whether rows for which a transform fails are no errors."""
+        return self.part_skips or self.read.transform_skips
 
     @property
     def mixes_rows(self) -> bool:
@@ -102,13 +109,25 @@ _GIVEN: Mapping[str, Callable[[Options], Any]] = {
 
 
 def repeats_rows(options: Options) -> bool:
-    """Whether a pass may repeat rows as padding; batches then contain the mask `valid_key`."""
+    """Whether a pass may repeat rows as padding."""
     shard = options.shard
     return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
 
 
+def masks_rows(options: Options) -> bool:
+    """Whether rows have the mask `valid_key`: a pass may repeat rows, or a transform may fail for some."""
+    # Documents for which it fails are in no sequence.
+    return repeats_rows(options) or (options.skips_rows and options.pack.pack is None)
+
+
+def mask_in_batches(options: Options) -> str | None:
+    """The key of the mask that batches have; None if they have none, or if labels tell which rows are repeats."""
+    pack = options.pack.pack
+    return options.batch.valid_key if masks_rows(options) and (pack is None or pack.keys is None) else None
+
+
 def mask_key(options: Options, keys: Sequence[str]) -> str | None:
-    """The key of the mask of real rows; None if no pass repeats rows.
+    """The key of the mask of real rows; None if there is none.
 
     Args:
         options: of the loader.
@@ -118,7 +137,7 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
         OptionError: it is one of them.
     """
     key = options.batch.valid_key
-    if not repeats_rows(options):
+    if not masks_rows(options):
         return None
     if key in keys:
         raise OptionError(

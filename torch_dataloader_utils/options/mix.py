@@ -126,10 +126,15 @@ class Weights(Value):
         check=_at_least(0.1),
         doc="without values, each weighs its row count to the power of 1 / temperature",
     )
-    at: Literal["step", "row"] = setting(
+    at: Literal["step", "row", "token"] = setting(
         default="step",
-        check=one_of("step", "row"),
-        doc="what the starts of pairs count: steps of the run, or rows of all ranks in all epochs",
+        check=one_of("step", "row", "token"),
+        doc="what the starts of pairs count: steps of the run, or rows (with pack tokens) of all ranks in all epochs",
+    )
+    unit: Literal["row", "token"] | None = setting(
+        default=None,
+        check=maybe(one_of("row", "token")),
+        doc="what weights are shares of; None: rows, or with pack tokens",
     )
     max_repeats: float | None = setting(
         default=None,
@@ -178,6 +183,7 @@ def of_weights(name: str, given: Any) -> dict[str, Any]:
         "weights": made.values,
         "temperature": made.temperature,
         "weights_unit": made.at,
+        "weighs": made.unit,
         "max_repeats": made.max_repeats,
     }
 
@@ -185,7 +191,8 @@ def of_weights(name: str, given: Any) -> dict[str, Any]:
 def weights_of(held: MixOptions) -> Any:
     """The `weights` of which the options of a mix hold what `of_weights` returned."""
     at: Any = held.weights_unit
-    made = Weights(held.weights, temperature=held.temperature, at=at, max_repeats=held.max_repeats)
+    unit: Any = held.weighs
+    made = Weights(held.weights, temperature=held.temperature, at=at, unit=unit, max_repeats=held.max_repeats)
     return made if set(made.given()) - {"values"} else made.values
 
 
@@ -200,6 +207,7 @@ class MixOptions(Checked):
         doc="rows of each dataset relative to the others; None: its row count; [(step, weights), ...]; Weights(...)",
     )
     weights_unit: str = option("step", keyword=False)
+    weighs: str | None = option(None, keyword=False)
     temperature: float = option(1.0, keyword=False)
     max_repeats: float | None = option(None, keyword=False)
     stop: str = option(
@@ -212,6 +220,11 @@ class MixOptions(Checked):
     )
     rows_per_epoch: int | None = option(
         None, maybe(whole(1)), doc="the rows of an epoch, over all ranks, shared by weight, instead of stop"
+    )
+    tokens_per_epoch: int | None = option(
+        None,
+        maybe(whole(1)),
+        doc="with pack: the tokens of an epoch, in whole steps of all ranks, instead of stop",
     )
     batches: str = option(
         "proportional",

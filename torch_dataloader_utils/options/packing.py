@@ -8,12 +8,22 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.values import Checked, Value, a, maybe, names, one_of, option, setting, whole
+from torch_dataloader_utils.values import Checked, Value, a, flag, maybe, names, one_of, option, setting, whole, word
 
 _MOST_TOKENS = 2**27  # of a sequence
 
 # What packing adds to batches: where documents begin and end in their sequences.
 POSITIONS, DOCUMENTS, ENDS, LONGEST = KEYS = ("position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+# The keys under which models of transformers take the same; they take no others.
+_HF = {
+    POSITIONS: (POSITIONS,),
+    DOCUMENTS: (),
+    ENDS: ("cu_seq_lens_q", "cu_seq_lens_k"),
+    LONGEST: ("max_length_q", "max_length_k"),
+}
+LABELS = "labels"
+IGNORED = -100  # a label that the losses of torch and transformers leave out
+SIDES = ("chosen_", "rejected_")  # how the keys of the sides of a pair begin
 
 
 def _padding(name: str, value: Any) -> Any:
@@ -49,26 +59,61 @@ class Pack(Value):
         doc="documents longer than L: cut them into several, keep the beginning, leave out, or raise",
     )
     pad: float | Mapping[str, float] = setting(
-        default=0, check=_padding, doc='what fills up sequences: a number, or one by column, others 0: {"labels": -100}'
+        default=0,
+        check=_padding,
+        doc='what fills up sequences: a number, or one by column, others 0; "labels" have -100 unless they are named',
+    )
+    labels: str | None = setting(
+        default=None, check=maybe(word), doc='the column of whose tokens "labels" are made, where no column has them'
+    )
+    keys: Literal["hf"] | None = setting(
+        default=None,
+        check=maybe(one_of("hf")),
+        doc='"hf": with the keys that models of transformers take, and no others',
+    )
+    together: bool = setting(
+        default=False, check=flag, doc="packs pairs: the columns chosen_* and rejected_*, side by side"
     )
 
     def check(self) -> None:
         """Check fields that depend on each other."""
-        whys = {"long": "it cuts documents wherever a sequence ends", "pad": "no sequence is padded"}
+        whys = {
+            "long": "it cuts documents wherever a sequence ends",
+            "pad": "no sequence is padded",
+            "together": "it would cut the sides of a pair at different places",
+        }
         for name, why in whys.items() if self.method == "wrap" else ():
             if name in self.given():
                 raise OptionError(
                     f"Pack: {name}={shown(getattr(self, name))} with method='wrap': {why}.",
                     remedies=[
                         use(pack=self.replace(method="best_fit")),
-                        use(pack=self.replace(long="split", pad=0)),
+                        use(pack=self.replace(long="split", pad=0, together=False)),
                     ],
                 )
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the keys of each side begin: of pairs, or of documents, which have one."""
+        return SIDES if self.together else ("",)
+
+    @property
+    def added(self) -> Mapping[str, tuple[str, ...]]:
+        """What packing adds -> the keys under which a side has it in batches."""
+        return {key: (key,) for key in KEYS} if self.keys is None else _HF
 
     @property
     def pads(self) -> Mapping[str, float]:
         """What fills up the sequences of some columns."""
         return self.pad if isinstance(self.pad, Mapping) else {}
+
+    def pad_of(self, key: str) -> float:
+        """What fills up the sequences of a column; labels have it also at the first token of each document."""
+        if key in self.pads:
+            return self.pads[key]
+        if key in [prefix + LABELS for prefix in self.prefixes]:
+            return IGNORED
+        return 0 if isinstance(self.pad, Mapping) else self.pad
 
 
 PackLike: TypeAlias = int | Pack | Mapping[str, Any]
@@ -106,4 +151,5 @@ class PackOptions(Checked):
         if pack is None:
             return ""
         long = "" if pack.long == "split" else f", longer documents: {pack.long}"
-        return f"{', '.join(self.columns or ['all columns'])} into {pack.length} tokens by {pack.method}{long}"
+        pairs = ", pairs together" if pack.together else ""
+        return f"{', '.join(self.columns or ['all columns'])} into {pack.length} tokens by {pack.method}{long}{pairs}"

@@ -38,9 +38,16 @@ def parse_combination(keywords: Mapping[str, Any], datasets: int) -> tuple[Optio
         UnknownOptionError: a keyword does not exist, or is a field of a source.
         OptionError: a value cannot work.
     """
-    options = parse_options(keywords, "combine", datasets)
+    options = parse_options({**_of_packed(keywords), **keywords}, "combine", datasets)
     whole = replace(options, read=ReadOptions(), subset=SubsetOptions(), convert=ConvertOptions())
     return whole, {name: plain_value(value) for name, value in keywords.items() if name in of_parts()}
+
+
+def _of_packed(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """How datasets are packed that nothing mixes: with documents of all in one sequence, which fills most of them."""
+    mixes = (item.name for item in fields(MixOptions) if item.metadata["keyword"])
+    packs = keywords.get("pack") is not None
+    return {"batches": "splits"} if packs and all(keywords.get(name) is None for name in mixes) else {}
 
 
 def parse_part(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError, leave_out, use
 from torch_dataloader_utils.options.times import time
@@ -16,7 +17,6 @@ from torch_dataloader_utils.values import (
     Checked,
     Value,
     a,
-    credentials,
     interval,
     is_whole,
     maybe,
@@ -237,6 +237,31 @@ _metadata_columns = values(
 )
 
 
+_NAME = re.compile(r"[\w.-]+")  # of a catalog; an address, which may hold a password, is none
+
+
+class CatalogClient(Protocol):
+    """A pyiceberg Catalog."""
+
+    def load_table(self, identifier: Any) -> Any:
+        """The table of this name."""
+
+
+CatalogLike: TypeAlias = str | Mapping[str, Any] | CatalogClient
+
+
+def _catalog(name: str, given: Any) -> Any:
+    """A catalog; errors do not show its properties, or what may be an address."""
+    named = isinstance(given, str) and _NAME.fullmatch(given)
+    properties = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
+    if not (named or properties or hasattr(given, "load_table")):
+        raise OptionError(
+            f"{name}: expected the name of a catalog in pyiceberg's configuration, a dict as pyiceberg's load_catalog "
+            "takes it, such as {'type': 'rest', 'uri': ...}, or a pyiceberg Catalog."
+        )
+    return given
+
+
 def is_path(table: Any) -> bool:
     """Whether a table is named by a path, as its spelling shows."""
     if isinstance(table, str):
@@ -274,11 +299,11 @@ class Iceberg(SourceValue):
         doc='a pyiceberg Table, the URL or path of a metadata file or of the table\'s folder, or "database.table"',
         kw_only=False,
     )
-    catalog: Mapping[str, Any] | None = setting(
+    catalog: CatalogLike | None = setting(
         default=None,
-        check=credentials("as pyiceberg's load_catalog takes it, such as {'name': 'default'}"),
-        doc="the catalog's properties, as pyiceberg's load_catalog takes them",
-        secret=True,
+        check=maybe(_catalog),
+        doc="a name in pyiceberg's configuration, properties for load_catalog, or a pyiceberg Catalog",
+        secret=lambda catalog: not isinstance(catalog, str),
     )
     snapshot_id: int | None = setting(default=None, check=_snapshot, doc="read this snapshot, with its own schema")
     ref: str | None = setting(
@@ -324,7 +349,10 @@ class Delta(SourceValue):
         OptionError: a field cannot have this value.
     """
 
-    table: Any = setting(doc="the path or URL of the table's folder, or a deltalake.DeltaTable", kw_only=False)
+    table: Any = setting(
+        doc='the path or URL of the table\'s folder, a deltalake.DeltaTable, or "uc://catalog.schema.table"',
+        kw_only=False,
+    )
     version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
     as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
 

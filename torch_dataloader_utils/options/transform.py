@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, use
+from torch_dataloader_utils.options.nulls import Fill
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.values import Value, one_of, setting
+from torch_dataloader_utils.values import Value, flag, one_of, plain, setting
 
 # A column that no file can name, and that a transform may read: the hash of each row's place, uint64.
 PLACE = "\0place"
@@ -54,6 +56,11 @@ class DeclaredTransform:
         """A text that another one has if it makes the same of rows."""
         raise NotImplementedError
 
+    @property
+    def grew_from(self) -> Sequence[str]:
+        """The marks of those that it has grown from."""
+        return ()
+
     def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
         """Log what is odd about transforming rows, once for a loader.
 
@@ -86,6 +93,42 @@ def _functions(name: str, value: Any) -> Any:
     return several if len(several) > 1 else several[0]
 
 
+def _on_error(name: str, given: Any) -> Any:
+    """A word, or what fills the places of rows that fail."""
+    if isinstance(given, Fill):
+        return given
+    if isinstance(content := plain(given), Mapping) and "kind" in content:
+        return Fill.from_dict(content)
+    if given not in ("raise", "skip"):
+        raise OptionError(f"{name}={shown(given)}: expected 'raise', 'skip' or Fill(...).")
+    return given
+
+
+def _most(name: str, given: Any) -> Any:
+    """A share of rows, or a number of them."""
+    whole = isinstance(given, int) and not isinstance(given, bool)
+    if not (whole and given >= 0) and not (isinstance(given, float) and 0 <= given <= 1):
+        raise OptionError(
+            f"{name}={shown(given)}: expected a share of rows from 0.0 to 1.0, or a number of rows as an int."
+        )
+    return given
+
+
+def takes_rng(function: Any) -> bool:
+    """Whether a function is called with a generator, too: its second argument is called `rng`, or has no default."""
+    second = _second_argument(function)
+    return second is not None and (second.name == "rng" or second.default is inspect.Parameter.empty)
+
+
+def _second_argument(function: Any) -> inspect.Parameter | None:
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a builtin
+        return None
+    by_place = [one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return by_place[1] if len(by_place) > 1 else None
+
+
 class Transform(Value):
     """A function of the rows of each block as they are read, and what is known of what it returns.
 
@@ -107,6 +150,60 @@ class Transform(Value):
         check=one_of("arrow", "numpy", "torch", "pandas", "polars"),
         doc="the form of rows in it: record batches, dicts of arrays or tensors, DataFrames",
     )
+    random: bool = setting(
+        default=False, check=flag, doc="whether it draws: it is then called as f(rows, rng), with a `RowGenerator`"
+    )
+    on_error: Literal["raise", "skip"] | Fill | Mapping[str, Any] = setting(
+        default="raise",
+        check=_on_error,
+        doc='a row for which it fails: an error, or "skip" or Fill(...) goes on without it, marked under `valid_key`',
+    )
+    max_errors: float = setting(
+        default=0.01,
+        check=_most,
+        doc="the most rows for which it may fail: a share of those read, but at least 10 rows, or a number",
+    )
+
+    def check(self) -> None:
+        """Check fields that depend on each other."""
+        if self.on_error == "raise" and "max_errors" in self.given():
+            raise OptionError(
+                f"Transform: max_errors={self.max_errors!r} with on_error='raise', which raises for the first row.",
+                remedies=[
+                    use(transform=self.replace(on_error="skip")),
+                    use(transform=Transform(**{**vars(self), "max_errors": 0.01})),
+                ],
+            )
+        taking = [function for function in self.functions if takes_rng(function)]
+        if self.random:
+            self._check_random(taking)
+            return
+        for function in taking:
+            second = _second_argument(function)
+            if second is not None and second.name == "rng" and second.default is inspect.Parameter.empty:
+                raise OptionError(
+                    f"Transform: {shown(function)} draws, as f(rows, rng).",
+                    remedies=[use(transform=Transform(**{**vars(self), "random": True}))],
+                )
+
+    def _check_random(self, taking: Sequence[Any]) -> None:
+        """Check that it can draw."""
+        if self.rows == "any":
+            raise OptionError(
+                "Transform: random=True with rows='any': draws belong to rows of files, and what rows it is given "
+                "depends on a function before it. Draw in a transform that keeps the number of rows.",
+                remedies=[use(transform=Transform(**{**vars(self), "rows": "same"}))],
+            )
+        if not taking:
+            raise OptionError(
+                f"Transform: random=True, but {shown(self.function)} takes rows alone: expected f(rows, rng).",
+                remedies=[use(transform=Transform(**{**vars(self), "random": False}))],
+            )
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """Those that are called one after another."""
+        return self.function if isinstance(self.function, tuple) else (self.function,)
 
 
 TransformLike: TypeAlias = Callable[..., Any] | Sequence[Callable[..., Any]] | Transform | Mapping[str, Any]
@@ -125,13 +222,15 @@ def of_transform(name: str, given: Any) -> dict[str, Any]:
         if not callable(given) and not isinstance(given, (list, tuple)):
             raise OptionError(f"{name}={shown(given)}: expected a function, a list of functions or Transform(...).")
         made = Transform(given)
-    several = made.function if isinstance(made.function, tuple) else (made.function,)
-    functions = tuple(map(_frozen, several))
+    functions = tuple(map(_frozen, made.functions))
     return {
         "transform": functions if len(functions) > 1 else functions[0],
         "transform_rows": made.rows,
         "transform_schema": made.schema,
         "transform_format": made.format,
+        "transform_random": made.random,
+        "transform_on_error": made.on_error,
+        "transform_max_errors": made.max_errors,
     }
 
 
@@ -140,6 +239,6 @@ def transform_of(held: Any) -> Any:
     if held.transform is None:
         return None
     made = Transform(
-        held.transform, rows=held.transform_rows, schema=held.transform_schema, format=held.transform_format
+        held.transform, **{name: getattr(held, f"transform_{name}") for name in list(Transform.fields)[1:]}
     )
     return made if set(made.given()) != {"function"} else made.function

@@ -18,9 +18,10 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import KEYS, Pack
-from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, sequence_report
-from torch_dataloader_utils.packing.sequences import Sequences, sequences_of
+from torch_dataloader_utils.options.packing import Pack
+from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, starts_of
+from torch_dataloader_utils.packing.sequences import Sequences, side_by_side
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
 from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
@@ -31,8 +32,9 @@ class DocumentPacking:
     """How documents are packed; picklable.
 
     Attributes:
-        pads: packed key -> what fills up its sequences.
+        pads: key of tokens or labels -> what fills up its sequences.
         pack: says how.
+        sides: of pairs; documents have one.
         documents: the fewest documents of a window.
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
@@ -40,6 +42,7 @@ class DocumentPacking:
 
     pads: Mapping[str, Any]
     pack: Pack
+    sides: tuple[PackedSide, ...]
     documents: int
     sequences: int
     valid_key: str | None = None
@@ -48,12 +51,11 @@ class DocumentPacking:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        mask = () if self.valid_key is None else (self.valid_key,)
-        return (*self.pads, *KEYS, *mask)
+        return keys_of(self.sides, self.valid_key)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        return sequence_report(self.pads, self.pack.length, rows)
+        return {key: content for side in self.sides for key, content in side.report(rows).items()}
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
@@ -68,29 +70,58 @@ class DocumentPacking:
             memory: of the reader.
 
         Raises:
-            SchemaMismatchError: a document's columns have different lengths.
+            SchemaMismatchError: a document's columns have different lengths, or one side of a pair is empty.
             OptionError: a document is too long, which `pack` says to raise for.
         """
         columns = {key: column for key, column in (block.columns or {}).items() if isinstance(column, Ragged)}
-        lengths = self._lengths(columns)
-        sequences = sequences_of(lengths, self.pack.length, self.pack.long, (self.documents, self.sequences), order)
-        return Block.of_columns(len(sequences), self._columns(columns, sequences, memory))
+        lengths = [document_lengths(columns, side.columns) for side in self.sides]
+        longest = np.maximum.reduce(lengths)
+        self._check_long(longest)
+        self._check_pairs(lengths, longest)
+        window = self.documents, self.sequences
+        layouts = side_by_side(lengths, self.pack.length, self.pack.long, window, order)
+        packed: dict[str, Column] = {}
+        for side, sequences in zip(self.sides, layouts, strict=True):
+            packed.update(self._columns(side, columns, sequences, memory))
+        return Block.of_columns(len(layouts[0]), packed)
 
-    def _lengths(self, columns: Mapping[str, Ragged]) -> Array:
-        lengths = document_lengths(columns, list(self.pads))
-        if self.pack.long == "error" and lengths.max(initial=0) > self.pack.length:
+    def _check_long(self, longest: Array) -> None:
+        """Check that documents are not too long, if that is an error; of pairs, these are the longer sides."""
+        pairs = self.pack.together
+        fails = self.pack.long == "error" or (pairs and self.pack.long == "split")
+        if fails and longest.max(initial=0) > self.pack.length:
+            row, why = longest.argmax(), " and a pair is not cut into several" if pairs else ""
             raise OptionError(
-                f"Pack(long='error'): row {lengths.argmax()} of the {len(lengths)} rows read has {lengths.max()} "
-                f"tokens, more than length={self.pack.length}.",
-                remedies=[use(pack=self.pack.replace(long=way)) for way in ("split", "truncate", "drop")],
+                f"pack={self.pack.short()}: row {row} of the {len(longest)} rows read has {longest[row]} tokens, more "
+                f"than length={self.pack.length}{why}.",
+                remedies=[use(pack=self.pack.replace(long=way)) for way in ("split", "truncate", "drop")[pairs:]],
             )
-        return lengths
 
-    def _columns(self, columns: Mapping[str, Ragged], sequences: Sequences, memory: Workspace) -> dict[str, Column]:
+    def _check_pairs(self, lengths: Sequence[Array], longest: Array) -> None:
+        """Check that both sides of a pair have tokens, or none."""
+        alone = np.flatnonzero((np.minimum.reduce(lengths) == 0) & (longest > 0))
+        if len(alone):
+            sides = zip(self.pack.prefixes, lengths, strict=True)
+            found = " and ".join(f"{prefix}* has {side[alone[0]]} tokens" for prefix, side in sides)
+            raise SchemaMismatchError(
+                f"Pack(together=True): in row {alone[0]} of the {len(longest)} rows read, {found}: expected both sides "
+                "of a pair to have tokens, or none."
+            )
+
+    def _columns(
+        self, side: PackedSide, columns: Mapping[str, Ragged], sequences: Sequences, memory: Workspace
+    ) -> dict[str, Column]:
         shape = len(sequences), self.pack.length
-        tokens = {key: Dense(_gathered(columns[key], pad, sequences, memory.tokens)) for key, pad in self.pads.items()}
-        added = sequence_columns(sequences.lengths, sequences.documents, sequences.offsets, shape, memory.numbers)
-        return {**tokens, **added}
+        given = {key: columns[key] for key in side.columns}
+        if side.made_of is not None and side.labels is not None:
+            tokens = columns[side.made_of]
+            given[side.labels] = Ragged(made_labels(tokens.values), tokens.offsets)
+        packed = {key: _gathered(column, self.pads[key], sequences, memory.tokens) for key, column in given.items()}
+        lengths = sequences.lengths
+        if side.labels is not None:  # models compare the label of a token with what they predict one token earlier
+            packed[side.labels].reshape(-1)[starts_of(lengths)] = self.pads[side.labels]
+        added = sequence_columns(lengths, sequences.documents, sequences.offsets, shape, memory.numbers)
+        return {**{key: Dense(array) for key, array in packed.items()}, **side.named(added)}
 
 
 def document_lengths(columns: Mapping[str, Ragged], keys: Sequence[str]) -> Array:
@@ -153,7 +184,7 @@ class PackedReader:
 
     def block(self, task: Task) -> Block:
         """The task's sequences."""
-        return self._sequences(task.pieces).marked(self._packing.valid_key, not task.pad)
+        return self._sequences(task.pieces, task.epoch).marked(self._packing.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:
         """None: documents are packed whole."""
@@ -166,21 +197,22 @@ class PackedReader:
         """Close the open files."""
         self._reader.close()
 
-    def _sequences(self, pieces: Sequence[Piece]) -> Block:
+    def _sequences(self, pieces: Sequence[Piece], epoch: int) -> Block:
         """The sequences of these pieces: those left of begun windows, or their documents packed together."""
         if is_rest(pieces[0]):
-            return Block.joined([self._left(piece) for piece in pieces])
+            return Block.joined([self._left(piece, epoch) for piece in pieces])
         splits = list(split_pieces(pieces))
         with noting(split_of(splits[0]).file.path):
-            documents, spans = self._reader.read(splits, pad=False, epoch=0)
+            documents, spans = self._reader.read(splits, pad=False, epoch=epoch)
             order = _order_of(pieces, spans)
+            order = None if order is None else documents.present(order)
             recorder().enter("convert")
             return self._packing.packed(documents, order, self._memory)
 
-    def _left(self, begun: Piece) -> Block:
+    def _left(self, begun: Piece, epoch: int) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
         whole, left = whole_of(begun)
-        return self._sequences(whole).take(left)
+        return self._sequences(whole, epoch).take(left)
 
 
 def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:

@@ -16,9 +16,11 @@ from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
 from torch_dataloader_utils.options.clashes import PACKED_CLASSES
-from torch_dataloader_utils.options.packing import KEYS, Pack
+from torch_dataloader_utils.options.packing import IGNORED, KEYS, LABELS, Pack
 from torch_dataloader_utils.packing.documents import DocumentPacking
+from torch_dataloader_utils.packing.masked_labels import LabelsForMask
 from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of, sides_of
 from torch_dataloader_utils.packing.stream import Wrapping
 from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, tokens_unknown
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
@@ -36,9 +38,11 @@ class Packing(Feature):
 
     Attributes:
         pack: says how.
+        valid_key: key of the mask of real rows, or None if no plan repeats any.
     """
 
     pack: Pack
+    valid_key: str | None = None
 
     def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
         """The columns that are packed, if others are left out of batches; else all of them.
@@ -71,6 +75,12 @@ class Packing(Feature):
         _checked(self.pack, scan, scan.converter.keys, options)
         return None
 
+    def batches(self, maker: BatchMaker) -> BatchMaker:
+        """Batches with what their models take."""
+        if self.pack.keys is None or self.valid_key is None:
+            return maker
+        return LabelsForMask(maker, self.pack, self.valid_key)
+
 
 class BestFit(Packing):
     """Whole documents, each in the fullest sequence with room. How many sequences there are shows as they are made.
@@ -86,10 +96,8 @@ class BestFit(Packing):
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The sequences of these documents."""
         pack, group = self.pack, options.pack
-        valid_key, report = _checked(pack, source.scan, keys, options)
-        columns = group.columns or tuple(keys)
-        pads = _pads(pack, {key: np.dtype(report[key]["dtype"]) for key in columns})
-        stage = DocumentPacking(pads, pack, group.documents, group.sequences, valid_key)
+        valid_key, sides, pads = _checked(pack, source.scan, keys, options)
+        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -98,12 +106,18 @@ class BestFit(Packing):
         return replace(shape, read_together=together)
 
 
+@dataclass(frozen=True)
 class Wrap(Packing):
     """Documents one after another, cut where a sequence ends: a row of a plan is a token.
 
     Only three places know of that: `TokenReader` maps tokens to parts of documents (and permutes these, where a window
     permutes rows), `SequenceMaker` cuts sequences, and the tokens of a rank are a multiple of `unit_rows`.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
     """
+
+    source_key: str | None = None
 
     @property
     def unit(self) -> Unit:
@@ -140,8 +154,13 @@ class Wrap(Packing):
 
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The tokens of these documents."""
-        valid_key, _ = _checked(self.pack, source.scan, keys, options)
-        stage = Wrapping(options.pack.columns or tuple(keys), self.pack.length, valid_key)
+        valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
+        if self.source_key in keys_of([side], valid_key):
+            raise OptionError(
+                f"source_key={self.source_key!r} is a key that pack adds to batches.",
+                remedies=[use(source_key=f"{self.source_key}_dataset")],
+            )
+        stage = Wrapping(side, valid_key, self.source_key)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -156,7 +175,7 @@ class Wrap(Packing):
 
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """Batches of whole sequences."""
-        return SequenceMaker(maker, self.pack.length)
+        return SequenceMaker(super().batches(maker), self.pack, self.source_key)
 
 
 def packing(options: Options) -> Packing | None:
@@ -164,32 +183,82 @@ def packing(options: Options) -> Packing | None:
     pack = options.pack.pack
     if pack is None:
         return None
-    return Wrap(pack) if options.pack.wraps else BestFit(pack)
+    if options.pack.wraps:
+        return Wrap(pack, _valid_key(options), options.mix.source_key)
+    return BestFit(pack, _valid_key(options))
+
+
+def _valid_key(options: Options) -> str | None:
+    """The key of the mask of real rows, or None if no plan repeats any."""
+    return options.batch.valid_key if repeats_rows(options) else None
 
 
 def _pads(pack: Pack, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
-    """What fills up the sequences of each column, as a scalar of its dtype."""
+    """What fills up the sequences of each key of tokens or labels, as a scalar of its dtype."""
     unknown = [name for name in pack.pads if name not in dtypes]
     if unknown:
         raise OptionError(f"Pack: pad names {unknown[0]!r}: expected one of the columns {list(dtypes)}.")
-    other = 0 if isinstance(pack.pad, Mapping) else pack.pad
-    values = {key: pack.pads.get(key, other) for key in dtypes}
-    return {key: pad_value(f"Pack: pad={{{key!r}: {values[key]!r}}}", values[key], dtypes[key]) for key in dtypes}
+    return {key: _pad(pack, key, dtype) for key, dtype in dtypes.items()}
+
+
+def _pad(pack: Pack, key: str, dtype: np.dtype[Any]) -> Any:
+    value = pack.pad_of(key)
+    remedies = [use(dtypes={key: "int64"})] if key not in pack.pads and value == IGNORED else []
+    return pad_value(f"Pack: pad={{{key!r}: {value!r}}}", value, dtype, *remedies)
 
 
 def _checked(
     pack: Pack, scan: Scan, keys: Sequence[str], options: Options
-) -> tuple[str | None, dict[str, dict[str, Any]]]:
-    """The key of the mask of real rows, and what the columns hold; checks that they can be packed."""
+) -> tuple[str | None, tuple[PackedSide, ...], dict[str, Any]]:
+    """The key of the mask of real rows, what is packed, and what fills it up; checks that it can be packed."""
     for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
         if isinstance(part, ScanSpec) and part.copies is not None:
             raise PACKED_CLASSES.between("class_weights", "pack")
-    report, valid_key = scan.report(), options.batch.valid_key if repeats_rows(options) else None
+    report, valid_key = scan.report(), _valid_key(options)
     _check_columns(pack, keys, report)
-    taken = [name for name in KEYS if name in (pack.columns or keys) or name == valid_key]
+    sides = sides_of(pack, pack.columns or keys)
+    _check_pairs(sides, pack.columns or keys)
+    _check_labels(sides, valid_key)
+    taken = [key for side in sides for key in (*KEYS, *side.added) if key in side.columns or key == valid_key]
     if taken:
         raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
-    return valid_key, report
+    contents = {key: content for side in sides for key, content in side.report(report).items() if key in side.filled}
+    return valid_key, sides, _pads(pack, {key: np.dtype(content["dtype"]) for key, content in contents.items()})
+
+
+def _check_pairs(sides: Sequence[PackedSide], columns: Sequence[str]) -> None:
+    """Check that pairs have two sides, and no column is of neither."""
+    pack = sides[0].pack
+    if not all(side.columns for side in sides) or {key for side in sides for key in side.columns} != set(columns):
+        raise OptionError(
+            f"pack={pack.short()}: expected columns chosen_* and rejected_*, the two sides of pairs, but the columns "
+            f"are {list(columns)}. Name the sides so, and leave out others by Pack(columns=)."
+        )
+
+
+def _check_labels(sides: Sequence[PackedSide], valid_key: str | None) -> None:
+    """Check that labels can be made, and that repeats can be told from other rows."""
+    pack = sides[0].pack
+    for side in sides:
+        if side.made_of is not None and side.made_of not in side.columns:
+            raise ColumnNotFoundError(
+                f"pack={pack.short()}: no column {side.made_of!r} to make labels of: expected one of "
+                f"{list(side.columns)}."
+            )
+        if side.made_of is not None and side.prefix + LABELS in side.columns:
+            raise OptionError(
+                f"pack={pack.short()}: {side.prefix + LABELS!r} is a column already, so that no labels are made.",
+                remedies=[use(pack=pack.replace(labels=None))],
+            )
+        if pack.keys is not None and valid_key is not None and side.labels is None:
+            raise OptionError(
+                f"pack={pack.short()}: some rows may be repeated, and batches for a model have no mask of them, so "
+                "that labels have to tell, but there are none.",
+                remedies=[
+                    use(pack=pack.replace(labels=side.columns[0].removeprefix(side.prefix))),
+                    use(pack=pack.replace(keys=None)),
+                ],
+            )
 
 
 def _staged(scan: Scan, stage: Stage) -> ScanSpec | CombinedScan:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
 import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
-from torch_dataloader_utils.options.packing import DOCUMENTS, ENDS, KEYS, LONGEST, POSITIONS
+from torch_dataloader_utils.options.packing import DOCUMENTS, ENDS, LONGEST, POSITIONS
 
 
 class Numbers:
@@ -37,7 +34,7 @@ def sequence_columns(
         numbers: memory.
     """
     # All int32: of int64, they would take several times as long.
-    positions = np.repeat((np.cumsum(lengths) - lengths).astype(np.int32), lengths)
+    positions = np.repeat(starts_of(lengths).astype(np.int32), lengths)
     np.subtract(numbers.first(len(positions)), positions, out=positions)
     runs = lengths.astype(np.int32), offsets
     return {
@@ -48,20 +45,7 @@ def sequence_columns(
     }
 
 
-def sequence_report(
-    keys: Iterable[str], length: int, documents: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """The content of batches by key.
-
-    Args:
-        keys: of the packed columns.
-        length: tokens of a sequence (L).
-        documents: the content of these columns before they are packed.
-    """
-    shapes = (f"[B, {length}]",) * 2 + ("[documents + 1]", "a number")
-    added = {
-        key: {"kind": "dense", "dtype": "int32" if key != LONGEST else "int", "shape": shape, "arrow": "int32"}
-        for key, shape in zip(KEYS, shapes, strict=True)
-    }
-    packed = {"kind": "dense", "shape": f"[B, {length}]"}
-    return {key: {**documents[key], **packed} for key in keys} | added
+def starts_of(lengths: Array) -> Array:
+    """The place of the first token of each run, int64 [runs]."""
+    starts: Array = np.cumsum(lengths) - lengths
+    return starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -53,14 +53,39 @@ def sequences_of(
         window: the fewest documents, and sequences, of a window, if there are as many.
         order: the documents in the order of the stream, shape [documents]; None for the order in which they are stored.
     """
-    sizes, kept = _parts(lengths, capacity, long, order)
-    packed = sizes[kept]
-    return _padded(_packed(packed, capacity, window), packed, kept, sizes, capacity)
+    return side_by_side([lengths], capacity, long, window, order)[0]
 
 
-def _parts(lengths: I64, capacity: int, long: str, order: I64 | None) -> tuple[I64, I64]:
-    """The tokens of each part of the documents as stored, and the numbers of the parts to pack, in stream order."""
-    if lengths.max(initial=0) <= capacity and lengths.min(initial=1):
+def side_by_side(
+    sides: Sequence[I64], capacity: int, long: str, window: tuple[int, int], order: I64 | None = None
+) -> list[Sequences]:
+    """The same of pairs, for each side: a pair is one item of its longer side, so document k of both is the same pair.
+
+    Args:
+        sides: tokens of each document on each side; a document is empty on all sides or on none.
+        capacity: tokens of a sequence (L).
+        long: pairs of which a side has more than L tokens: "truncate" or "drop"; with one side also "split".
+        window: as above.
+        order: as above.
+    """
+    longest = np.maximum.reduce(sides)
+    sizes, kept = _parts(longest, longest, capacity, long, order)
+    sequences = _packed(sizes[kept], capacity, window)
+    parts = [(sizes, kept)] if len(sides) == 1 else [_parts(side, longest, capacity, long, order) for side in sides]
+    return [_padded(sequences, sizes[kept], kept, sizes, capacity) for sizes, kept in parts]
+
+
+def _parts(lengths: I64, longest: I64, capacity: int, long: str, order: I64 | None) -> tuple[I64, I64]:
+    """The tokens of each part of the documents as stored, and the numbers of the parts to pack, in stream order.
+
+    Args:
+        lengths: tokens of each document.
+        longest: those of its longest side.
+        capacity: tokens of a sequence (L).
+        long: what becomes of documents with more tokens.
+        order: the documents in the order of the stream; None for that in which they are stored.
+    """
+    if longest.max(initial=0) <= capacity and lengths.min(initial=1):
         return lengths, np.arange(len(lengths)) if order is None else order
     parts = -(-lengths // capacity)
     last = np.cumsum(parts) - 1
@@ -69,7 +94,7 @@ def _parts(lengths: I64, capacity: int, long: str, order: I64 | None) -> tuple[I
     sizes[last[some]] = (lengths - (parts - 1) * capacity)[some]
     kept = np.arange(len(sizes))
     if long != "split":
-        kept = (last - parts + 1)[some if long == "truncate" else parts == 1]
+        kept = (last - parts + 1)[some if long == "truncate" else some & (longest <= capacity)]
     if order is None:
         return sizes, kept
     places = np.empty(len(order), np.int64)

@@ -18,10 +18,10 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import DOCUMENTS, KEYS
+from torch_dataloader_utils.options.packing import DOCUMENTS
 from torch_dataloader_utils.packing.documents import document_lengths
 from torch_dataloader_utils.packing.fragments import Fragments
-from torch_dataloader_utils.packing.sequence_columns import sequence_report
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.runs import SegmentRun, runs_of
 from torch_dataloader_utils.reading.windows import Span
@@ -35,27 +35,30 @@ class Wrapping:
     """How tokens are cut into sequences; picklable.
 
     Attributes:
-        columns: the keys of the packed columns.
-        length: tokens of a sequence (L).
+        side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
+        source_key: key of the dataset of each sequence, or None.
     """
 
-    columns: tuple[str, ...]
-    length: int
+    side: PackedSide
     valid_key: str | None = None
+    source_key: str | None = None
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        mask = () if self.valid_key is None else (self.valid_key,)
-        return (*self.columns, *KEYS, *mask)
+        added = () if self.source_key is None else (self.source_key,)
+        return (*keys_of([self.side], self.valid_key), *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        report = sequence_report(self.columns, self.length, rows)
-        if self.valid_key is not None:  # of tokens, where whole documents have one of sequences
-            report[self.valid_key] = {"kind": "dense", "dtype": "bool", "shape": f"[B, {self.length}]", "arrow": "bool"}
+        report = self.side.report(rows)
+        if self.valid_key in self.keys:  # of tokens, where whole documents have one of sequences
+            shape = f"[B, {self.side.pack.length}]"
+            report[self.valid_key] = {"kind": "dense", "dtype": "bool", "shape": shape, "arrow": "bool"}
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
         return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
@@ -72,7 +75,7 @@ class TokenReader:
     Args:
         reader: reads the documents.
         files: the files, by key; the live rows of their segments are tokens.
-        wrapping: names the columns.
+        wrapping: says what is packed.
     """
 
     def __init__(self, reader: PieceReader, files: Mapping[FileKey, DataFile], wrapping: Wrapping) -> None:
@@ -86,8 +89,13 @@ class TokenReader:
         pieces = list(split_pieces(task.pieces))
         runs, owners = runs_of([self._place(piece) for piece in pieces])
         with noting(split_of(pieces[0]).file.path):
-            wholes = [Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None) for run in runs]
-            documents, spans = self._reader.read(wholes, pad=False, epoch=0)
+            orders = [pieces[owners.index(number)].order for number in range(len(runs))]  # of laps, for draws
+            wholes = [
+                Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None, order)
+                for run, order in zip(runs, orders, strict=True)
+            ]
+            documents, spans = self._reader.read(wholes, pad=False, epoch=task.epoch)
+            spans = [documents.span(*span) for span in spans]
             columns = {key: column for key, column in (documents.columns or {}).items() if isinstance(column, Ragged)}
             by_run = self._by_run(columns, runs, spans)
             recorder().enter("shuffle" if isinstance(task.pieces[0].source, Window) else "convert")
@@ -96,6 +104,9 @@ class TokenReader:
                 for piece, owner in zip(pieces, owners, strict=True)
             )
             block = self._tokens(columns, [stream_of(piece, selections) for piece in task.pieces])
+        if self._wrapping.source_key is not None:  # a task is of one dataset
+            part = np.full(block.rows, split_of(pieces[0]).file.part, np.int32)
+            block = Block.of_columns(block.rows, {**(block.columns or {}), self._wrapping.source_key: Dense(part)})
         return block.marked(self._wrapping.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:
@@ -133,8 +144,8 @@ class TokenReader:
             SchemaMismatchError: a document's columns have different lengths.
             FileReadError: there are more or fewer tokens than planned.
         """
-        document_lengths(columns, self._wrapping.columns)
-        offsets, found = columns[self._wrapping.columns[0]].offsets, []
+        document_lengths(columns, self._wrapping.side.columns)
+        offsets, found = columns[self._wrapping.side.columns[0]].offsets, []
         for run, (first, count) in zip(runs, spans, strict=True):
             starts = self._starts(run.file)
             fragments = Fragments.of_documents(offsets[first : first + count + 1])
@@ -142,8 +153,8 @@ class TokenReader:
             if fragments.tokens != planned:
                 raise FileReadError(
                     f"{self._files[run.file].info.path}: {fragments.tokens} tokens were read where {planned} were "
-                    f"planned, in the column {self._wrapping.columns[0]!r}. If the file has not changed, its footer is "
-                    "wrong: add count_rows=True, which counts the tokens instead."
+                    f"planned, in the column {self._wrapping.side.columns[0]!r}. If the file has not changed, its "
+                    "footer is wrong: add count_rows=True, which counts the tokens instead."
                 )
             found.append(fragments)
         return found
@@ -151,7 +162,7 @@ class TokenReader:
     def _tokens(self, columns: Mapping[str, Ragged], streams: Sequence[Fragments]) -> Block:
         """The tokens of these streams, one after another; without a copy if they are stored so."""
         arrays: dict[str, Array] = {}
-        for key in self._wrapping.columns:
+        for key in self._wrapping.side.columns:
             parts = [_gathered(columns[key], stream) for stream in streams]
             arrays[key] = parts[0] if len(parts) == 1 else np.concatenate(parts)
         ends = Fragments.joined(streams).ends

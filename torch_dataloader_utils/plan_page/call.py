@@ -133,7 +133,9 @@ def source_values(chosen: SourceValue) -> Values:
     """The kind of what is read, and its fields, but the first, that differ from their defaults; no credentials."""
     items = {item.name: item for item in declared(type(chosen))}
     given = {name: value for name, value in chosen.given().items() if name in items}
-    shown = [{"name": name, **_shown(items[name], value)} for name, value in given.items()]
+    shown = [
+        {"name": name, **_shown(items[name], value, chosen.fields[name].hides(value))} for name, value in given.items()
+    ]
     return {"kind": type(chosen).__name__, "first": next(iter(chosen.fields)), "fields": shown}
 
 
@@ -167,7 +169,7 @@ def _plain_part(part: Any, items: Mapping[str, Field[Any]]) -> Any:
 def _hides(part: Any) -> bool:
     """Whether the text of a part would lack, or show, what may be a credential."""
     if isinstance(part, SourceValue):
-        return _has_secret(part) or any(part.fields[name].secret for name in part.given())
+        return _has_secret(part) or any(part.fields[name].hides(value) for name, value in part.given().items())
     if isinstance(part, Mapping):
         return "storage_options" in part or any(map(_hides, part.values()))
     return _has_secret(part)
@@ -237,9 +239,9 @@ def _checked(item: Field[Any], value: Any) -> Any:
     return value if check is None else check(item.name, value)
 
 
-def _shown(item: Field[Any], value: Any) -> Values:
+def _shown(item: Field[Any], value: Any, hidden: bool | None = None) -> Values:
     """An option as the page may show it: credentials and large values are hidden, and objects are not plain."""
-    if not item.repr or _has_secret(value):
+    if (not item.repr if hidden is None else hidden) or _has_secret(value):
         return {"hidden": _HIDDEN_CATALOG if item.name == "catalog" else _HIDDEN}
     if item.name == "as_of" and isinstance(value, datetime):
         value = value.isoformat()

@@ -88,8 +88,9 @@ def _mix(source: Source, options: Options, epoch: int, num_ranks: int) -> dict[s
     """What an epoch takes of each dataset in words, and its number of rows; empty if no rows are mixed."""
     if not options.features.mixes_rows:
         return {}
-    words = options.features.words(source, epoch, plan_options(options), num_ranks)
-    return {"mix": printable(words), "total": options.features.epoch_rows}
+    shape = plan_options(options)
+    words = options.features.words(source, epoch, shape, num_ranks)
+    return {"mix": printable(words), "total": options.features.epoch_rows(shape, num_ranks)}
 
 
 def _without_windows(plan: Plan) -> Plan:

@@ -66,7 +66,13 @@ def call_generate(
 
 
 def generated_plan(
-    shards: Sequence[Shard], files: Sequence[DataFile], options: PlanOptions, epoch: int, rank: int, exact: bool
+    shards: Sequence[Shard],
+    files: Sequence[DataFile],
+    options: PlanOptions,
+    epoch: int,
+    rank: int,
+    exact: bool,
+    order: int = 0,
 ) -> RankPlan:
     """The plan of a rank whose shards a strategy made: delivered as given, with `last_batch` applied per worker.
 
@@ -77,6 +83,7 @@ def generated_plan(
         epoch: the epoch.
         rank: the global rank.
         exact: whether every planned row will be delivered.
+        order: of its pieces, which tells laps apart.
 
     Raises:
         OptionError: rows lie outside their files or twice on this rank.
@@ -84,7 +91,7 @@ def generated_plan(
     checker = SplitChecker(files, "generate")
     located = [[part for split in shard.splits for part in checker.located(split)] for shard in shards]
     checker.check_disjoint((split for splits in located for split in splits), complete=False)
-    pieces = _numbered(located)
+    pieces = _numbered(located, order)
     pieces += [[] for _ in range(options.num_shards - len(shards))]
     layouts = {file.info.key: file.layout for file in files}
     if not exact or any(piece.rows is None for shard in pieces for piece in shard):
@@ -95,12 +102,11 @@ def generated_plan(
     return RankPlan(epoch, rank, tuple(ended), steps, rows, layouts, options.batch_size)
 
 
-def _numbered(shards: Sequence[Sequence[Split]]) -> list[list[Piece]]:
+def _numbered(shards: Sequence[Sequence[Split]], order: int) -> list[list[Piece]]:
     """A piece for each split of each shard, numbered consecutively, so that strategies need not number their splits."""
     numbers = itertools.count()
     return [
-        [Piece(replace(split, index=(number := next(numbers))), split.row_range, number) for split in splits]
-        for splits in shards
+        [Piece(replace(split, index=next(numbers)), split.row_range, order) for split in splits] for splits in shards
     ]
 
 

@@ -178,7 +178,7 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRo
     if most is not None:  # this many steps end the epoch, whatever rows they leave out or repeat
         steps = steps and [most] * plan.num_ranks
         done = [min(n, most) if isinstance(n, int) else n for n in done]
-    rest = partial(_rest, plan, epoch, number)
+    rest = partial(plan.remaining, epoch, number)
     if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
         return rest(())
     left = [left_by_rank(partial(plan.rank, epoch, rank), n, laps=most is not None) for rank, n in enumerate(done)]
@@ -187,12 +187,6 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRo
         return RemainingRows(epoch, number, rest_of(plan.splits, left_out), tuple(map(_few, left)))
     real = [piece for pieces in left for piece in pieces if not piece.pad]
     return rest([*real, *left_out])
-
-
-def _rest(plan: Plan, epoch: int, number: int, pieces: Sequence[Piece]) -> RemainingRows:
-    """These rows, as what `number` phases of `epoch` left."""
-    found = plan.features.rest(plan.splits, pieces, epoch, number, len(plan.parts))
-    return found or RemainingRows(epoch, number, rest_of(plan.splits, pieces))
 
 
 def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

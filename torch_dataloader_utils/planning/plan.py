@@ -19,7 +19,7 @@ from torch_dataloader_utils.planning.order import Pieces, SplitTable, splits_rea
 from torch_dataloader_utils.planning.parts import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.read_together import in_windows
-from torch_dataloader_utils.planning.rest import RemainingRows
+from torch_dataloader_utils.planning.rest import RemainingRows, rest_of
 from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, ScheduledShares, Shares, assign
 from torch_dataloader_utils.planning.splits import Splits
@@ -123,6 +123,8 @@ __all__ = ["Plan", "PlanOptions", "RankPlan"]
 PLAN_VERSION = 4
 # The version of the rules for what earlier phases left of an epoch: only states of a resumed epoch depend on it.
 REST_VERSION = 5
+# The version of the rules for mixes of rows, also for what earlier phases left of them.
+MIX_VERSION = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +241,13 @@ class Plan:
         """The rows of `epoch` that no rank delivers because `even` or `last_batch` is `"drop"`."""
         return tuple(self._shares(epoch).not_delivered())
 
+    def remaining(self, epoch: int, phase: int, pieces: Sequence[Piece]) -> RemainingRows:
+        """These rows, without padding, as what is left of `epoch` after so many phases, of which this is the last."""
+        mix = self._mix(epoch)
+        if mix is None:
+            return RemainingRows(epoch, phase, rest_of(self.splits, pieces))
+        return mix.rest(self.splits, pieces, phase)
+
     def read_amplification(self, epoch: int) -> float:
         """Rows of the segments that each rank reads in `epoch`, summed over ranks, per row that any of them reads.
 
@@ -336,7 +345,10 @@ class Plan:
             return self._own_shares(epoch).delivered(rank)
         whole = self if self.rest is None else replace(self, rest=None)
         key = derive_key("lap", self.options.seed, epoch, rank, lap) if self.options.shuffle else None
-        return whole._assigned(epoch).again(rank, key)
+        pieces = whole._assigned(epoch).again(rank, key)
+        # As in a mix, orders tell laps apart: draws of rows depend on them.
+        splits = max(len(self.splits), 1)
+        return Pieces(replace(pieces.runs, place=lap * splits + pieces.runs.place % splits))
 
     def _own_shares(self, epoch: int) -> Shares | KeptShares:
         if self.rest is None or self.rest.ranks is None:

@@ -61,8 +61,8 @@ class BatchSchedule(Protocol):
     def table(self, first: int, last: int) -> I64:
         """The rows of each shard in the first `first`, ..., `last` batches, int64 [last - first + 1, shards]."""
 
-    def needed(self, shard: int, rows: Sequence[int]) -> list[tuple[int, float]]:
-        """When these rows of a shard are delivered, relative to those of others: two numbers that order them."""
+    def needed(self, shard: int, rows: Sequence[int]) -> list[float]:
+        """When these rows of a shard are delivered, relative to those of others: numbers that order them."""
 
 
 @dataclass(frozen=True)

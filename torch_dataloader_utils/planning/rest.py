@@ -28,6 +28,7 @@ class RemainingRows:
         order: the rows for the ranks to share; with `ranks`, the rows that no rank holds.
         ranks: the pieces of each rank, padding last, if each rank resumes with its own.
         laps: for a mix, the rows of each dataset by lap, which are parts of `order`.
+        first: for a mix, the number of the first of them among the rows of the run.
     """
 
     epoch: int
@@ -35,6 +36,7 @@ class RemainingRows:
     order: Order
     ranks: tuple[tuple[Piece, ...], ...] | None = None
     laps: tuple[tuple[Order, ...], ...] = ()
+    first: int = 0
 
 
 def rest_of(splits: Splits, pieces: Iterable[Piece]) -> Order:

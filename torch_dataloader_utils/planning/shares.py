@@ -26,7 +26,8 @@ from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, Pieces, Runs, concatenated, joined
 from torch_dataloader_utils.planning.parts import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.rank_plan import BatchSchedule
-from torch_dataloader_utils.planning.splits import I64
+from torch_dataloader_utils.planning.rest import RemainingRows
+from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import derive_key, permutation
@@ -68,6 +69,15 @@ class ScheduledShares(Protocol):
             rank: the rank.
             segments: returns the segments of the files of shards.
             key: of the rank's windows.
+        """
+
+    def rest(self, splits: Splits, pieces: Sequence[Piece], phase: int) -> RemainingRows:
+        """These rows as the rest of the epoch.
+
+        Args:
+            splits: all splits.
+            pieces: what no rank has delivered, without padding.
+            phase: the number of phases before the rest.
         """
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.kernels.hashes import int_hashes
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import elements, kind_of, plain_type, value_type
 from torch_dataloader_utils.preprocess.counts import ValueCounts
@@ -56,15 +55,15 @@ class NumberScan:
             return
         if pt.is_temporal(self.type):
             values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
-        x = numbers_of(values).all()
+        x, missing = numbers_of(values).all(), self.statistics.missing
         self.statistics.add(x)
         if self.integers:
             ends = pc.min_max(values).as_py()
             self._reach(ends["min"], ends["max"])
             self.hashes.add(array_hashes(_fewer(values, ends["min"], ends["max"])))
             return
-        missing = np.isnan(x)
-        self.hashes.add(int_hashes((x[~missing] if missing.any() else x).view(np.int64)))
+        there = x[~np.isnan(x)] if self.statistics.missing > missing else x
+        self.hashes.add_numbers(there.view(np.int64))
         if self.whole:
             finite = x[np.isfinite(x)]
             self.whole = bool((finite == np.floor(finite)).all())

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+from torch_dataloader_utils.kernels.grid import Cells, values_of
 from torch_dataloader_utils.plan_page.page import write_page
 from torch_dataloader_utils.preprocess.column_scan import ColumnScan, NumberScan, StatisticsScan, TextScan, of_integer
-from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.statistics_page import page_of
 from torch_dataloader_utils.preprocess.statistics_text import as_html, as_text
 from torch_dataloader_utils.preprocess.suggestions import remarks_of, spec_of, spec_text, spec_yaml
@@ -232,8 +232,8 @@ def _of_numbers(scan: NumberScan) -> dict[str, Any]:
         return known
     shares = seen.quantiles(SHARES)
     known["quantiles"] = {share: _value(number, type_) for share, number in zip(SHARES, shares, strict=True)}
-    known["quantile_error"] = max(seen.grid.errors(SHARES))
-    known["histogram"] = _histogram(seen.grid, type_, shares[0], shares[-1])
+    known["quantile_error"] = seen.error(seen.in_doubt(SHARES))
+    known["histogram"] = _histogram(seen.grid.cells(), type_, shares[0], shares[-1])
     if scan.least is not None and scan.greatest is not None:
         known |= {"min": of_integer(scan.least, type_), "max": of_integer(scan.greatest, type_)}
     if seen.sums is not None:
@@ -263,10 +263,9 @@ def _top(scan: NumberScan, values: F64, counts: Any) -> tuple[tuple[Any, int], .
     return tuple(sorted([*ends, *found] if ends else found, key=lambda each: (-each[1], each[0]))[:_TOP])
 
 
-def _histogram(grid: Grid, type_: pa.DataType, first: float, last: float) -> Histogram:
-    """The values of a grid, each in the middle of its cell."""
-    cells = grid.to_arrays()
-    least, greatest, counts = cells["least"], cells["greatest"], cells["counts"]
+def _histogram(cells: Cells, type_: pa.DataType, first: float, last: float) -> Histogram:
+    """The values of cells, each in the middle of its own."""
+    least, greatest, counts = values_of(cells.least), values_of(cells.greatest), cells.counts.astype(np.int64)
     low, high = float(least[0]), float(greatest[-1])
     cut = last / 2 > first / 2 and (high / 2 - low / 2) / (last / 2 - first / 2) > _STRETCHED
     low, high = (first, last) if cut else (low, high)

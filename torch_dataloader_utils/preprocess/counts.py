@@ -102,10 +102,19 @@ class ValueCounts:
             self.rows += rows
             self.missing += missing
 
-    def fill(self, value: Any) -> None:
-        """Count a value in place of the missing ones."""
-        if self.missing:
-            self._keep(0, (held(pa.array([value], self.type), self.type), np.array([self.missing], np.int64)))
+    def add_counted(self, values: pa.Array, counts: I64, missing: int = 0) -> None:
+        """Count values, each as often as it says; none is null, and none is there twice.
+
+        Args:
+            values: as of `add`.
+            counts: int64 [n], at least 1.
+            missing: number of missing values besides.
+
+        Raises:
+            UnsupportedTypeError: they are of another type.
+        """
+        _check_type(values.type, self.type)
+        self._keep(int(counts.sum()) + missing, (held(values, self.type), counts))
 
     def settled(self) -> Self:
         """This object, once every value is held once. All that reads the counts does this first."""
@@ -124,7 +133,13 @@ class ValueCounts:
         return sum(partition.rows for partition in self.settled()._partitions)
 
     def kept(
-        self, min_count: int = 1, max_size: int | None = None, order: Literal["count", "value"] = "count"
+        self,
+        min_count: int = 1,
+        max_size: int | None = None,
+        order: Literal["count", "value"] = "count",
+        *,
+        known: pa.Array | None = None,
+        fill: Any = None,
     ) -> tuple[pa.Array, I64]:
         """The values of a vocabulary, in the order of their ids, and their counts, int64 [n].
 
@@ -132,10 +147,45 @@ class ValueCounts:
             min_count: values that occur less often are left out.
             max_size: so many values are kept, the most frequent ones; among equals the least. None: all.
             order: by descending count, then ascending value (text by its UTF-8 bytes); or by ascending value.
+            known: values that have ids already: these come first, as they are and however rare, the others behind them.
+            fill: a value that is counted in place of the missing ones.
         """
-        frequent = (_at_least(tally, min_count) for tally in self._tallies())
-        values, counts = _ordered(_most_frequent(frequent, max_size), order)
-        return typed(values, self.type), counts
+        first = _nothing(self.type)[0] if known is None else held(known, self.type)
+        places, counts = self._rows_of(first), np.zeros(len(first), np.int64)
+
+        def others() -> Iterator[Tally]:
+            for tally, rows in zip(self._tallies(fill=fill), places, strict=True):
+                frequent = _at_least(tally, min_count)
+                if len(rows):
+                    own = first.take(as_arrow(rows))
+                    counts[rows], frequent = _counts_of(own, tally), _without(frequent, own)
+                yield frequent
+
+        room = None if max_size is None else max(0, max_size - len(first))
+        found = _ordered(_most_frequent(others(), room), order)
+        values, numbers = _joined([(first, counts), found]) if len(first) else found
+        return typed(values, self.type), numbers
+
+    def drop(self, values: pa.Array | None = None) -> None:
+        """Forget that these values were counted; None: all but the missing ones."""
+        if values is None:
+            for partition in self.settled()._partitions:
+                partition.replace(_nothing(self.type))
+            self.rows = self.missing
+            return
+        dropped = held(values, self.type)
+        for partition, rows in zip(self.settled()._partitions, self._rows_of(dropped), strict=True):
+            if len(rows):
+                tally = partition.tally()
+                left = _without(tally, dropped.take(as_arrow(rows)))
+                partition.replace(left)
+                self.rows -= int(tally[1].sum() - left[1].sum())
+                self._shrink()
+
+    def limit(self, memory: int) -> None:
+        """Take no more memory than this from now on: what is above it goes to the temporary folder."""
+        self.memory = min(self.memory, memory)
+        self.settled()._shrink()
 
     def rest(self, counts: I64) -> tuple[int, int]:
         """Number of values and of rows that are not among the kept.
@@ -228,7 +278,7 @@ class ValueCounts:
         if not blocks:
             return
         tally = _joined(blocks)
-        for partition, rows in zip(self._partitions, _rows_by_partition(typed(tally[0], self.type)), strict=True):
+        for partition, rows in zip(self._partitions, self._rows_of(tally[0]), strict=True):
             if len(rows):
                 partition.append(_taken(tally, rows))  # a copy: a slice would hold the rows of all partitions
         self._shrink()
@@ -263,9 +313,24 @@ class ValueCounts:
                 self._folder = folder
             return self._folder
 
-    def _tallies(self, chosen: slice = slice(None)) -> Iterator[Tally]:
-        """Of these partitions, each value once, in no order; one partition is read at a time."""
-        return (partition.tally() for partition in self.settled()._partitions[chosen])
+    def _tallies(self, chosen: slice = slice(None), fill: Any = None) -> Iterator[Tally]:
+        """Of these partitions, each value once, in no order; one partition is read at a time.
+
+        Args:
+            chosen: the partitions.
+            fill: a value that is counted in place of the missing ones, if all partitions are chosen.
+        """
+        filled, place = None, -1
+        if fill is not None and self.missing:
+            filled = held(pa.array([fill], self.type), self.type), np.array([self.missing], np.int64)
+            place = next(number for number, rows in enumerate(self._rows_of(filled[0])) if len(rows))
+        for number, partition in enumerate(self.settled()._partitions[chosen]):
+            tally = partition.tally()
+            yield tally if filled is None or number != place else _summed([tally, filled])
+
+    def _rows_of(self, values: pa.Array) -> list[I64]:
+        """Of values as they are held, the rows of each partition."""
+        return _rows_by_partition(typed(values, self.type))
 
 
 class _ValuePartition:
@@ -333,11 +398,19 @@ class _ValuePartition:
                 self._files = []
             self._compact()
 
+    def replace(self, tally: Tally) -> None:
+        """Hold these values instead, in memory; each is there once."""
+        with self._lock:
+            for path, _ in self._files:
+                path.unlink()
+            self._files = []
+            self._hold([tally] if len(tally[1]) else [])
+
     def tally(self) -> Tally:
         """Each value once, if settled, in no order; what is in a file is read, and stays there."""
         with self._lock:
             pieces = [*map(_of_file, self._files), *self._pieces]
-            return _joined(pieces) if pieces else (pa.array([], self._kind), np.zeros(0, np.int64))
+            return _joined(pieces) if pieces else _nothing(self._kind)
 
     def _compact(self) -> None:
         if self._compacted < self._rows:
@@ -348,29 +421,6 @@ class _ValuePartition:
         self._pieces = pieces
         self._rows = self._compacted = sum(len(counts) for _, counts in pieces)
         self.nbytes = sum(map(_nbytes, pieces))
-
-
-def grown(ids: pa.Array, counts: ValueCounts, min_count: int = 1, max_size: int | None = None) -> pa.Array:
-    """The values to append to a vocabulary once more rows were counted: no id moves.
-
-    Args:
-        ids: the vocabulary, in the order of ids.
-        counts: of all rows, those from which the vocabulary was learned among them.
-        min_count: values that occur less often are left out.
-        max_size: of the vocabulary with what is appended.
-
-    Returns:
-        Values of the type of `counts`, by descending count, then ascending value.
-    """
-    _check_type(ids.type, counts.type)
-    known = held(ids.drop_null(), counts.type)
-    places = _rows_by_partition(typed(known, counts.type))
-    new = (
-        _without(_at_least(tally, min_count), known.take(as_arrow(rows)))
-        for tally, rows in zip(counts._tallies(), places, strict=True)
-    )
-    values, _ = _ordered(_most_frequent(new, None if max_size is None else max(0, max_size - len(ids))), "count")
-    return typed(values, counts.type)
 
 
 # Types: what is counted, and how it is held.
@@ -397,6 +447,18 @@ def counted_type(kind: pa.DataType) -> pa.DataType:
     raise UnsupportedTypeError(
         f"values of type {kind} are no categories: these are text, bytes, whole numbers, bools, dates and timestamps."
     )
+
+
+def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type in which values of both are counted, which `counted_type` returned: of times, the finer one.
+
+    Raises:
+        UnsupportedTypeError: there is none.
+    """
+    _check_type(other, one)
+    if not pt.is_timestamp(one):
+        return one
+    return pa.timestamp(max(one.unit, other.unit, key=("s", "ms", "us", "ns").index), one.tz)
 
 
 def _check_type(given: pa.DataType, kind: pa.DataType) -> None:
@@ -521,6 +583,10 @@ def _starts(ascending: npt.NDArray[Any]) -> I64:
 # Tallies.
 
 
+def _nothing(kind: pa.DataType) -> Tally:
+    return pa.nulls(0, _held_type(kind)), np.zeros(0, np.int64)
+
+
 def _nbytes(tally: Tally) -> int:
     return int(tally[0].nbytes) + tally[1].nbytes
 
@@ -570,6 +636,15 @@ def _at_least(tally: Tally, least: int) -> Tally:
 
 def _without(tally: Tally, known: pa.Array) -> Tally:
     return _filtered(tally, ~pc.is_in(tally[0], value_set=known).to_numpy(zero_copy_only=False))
+
+
+def _counts_of(values: pa.Array, tally: Tally) -> I64:
+    """How often values occur, int64 [n]; 0 for those that are not in the tally."""
+    if not len(values) or not len(tally[1]):
+        return np.zeros(len(values), np.int64)
+    places = pc.index_in(values, value_set=tally[0])
+    found = tally[1][pc.fill_null(places, 0).to_numpy()]
+    return np.where(places.is_valid(), found, 0)
 
 
 def _most_frequent(tallies: Iterable[Tally], most: int | None) -> Tally:
@@ -628,7 +703,7 @@ def _read(table: pa.Table, kind: pa.DataType) -> Tally:
         columns = listed(f"{name} ({of})" for name, of in zip(names, types, strict=True))
         raise ValueError(f"counts are a table with the columns value ({kind}), count (int64), not {columns}.")
     if not len(table):
-        return pa.array([], _held_type(kind)), np.zeros(0, np.int64)
+        return _nothing(kind)
     if table["value"].null_count or table["count"].null_count:
         raise ValueError("a table of counts holds a null.")
     values, column = (pa.concat_arrays(column.chunks) for column in table.columns)

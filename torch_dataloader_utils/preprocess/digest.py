@@ -13,6 +13,7 @@ from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.hashed import one_hash
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
+    ERROR,
     HELD,
     Bucketize,
     Categorize,
@@ -45,7 +46,8 @@ _EXACT = 2**53  # whole numbers up to it are equal to their floats
 def digest_of(outputs: Sequence[FittedOutput], dtype: str) -> str:
     """The digest, 32 hexadecimal digits.
 
-    Counts, and options that only decide what is learned, are no part of it; nor are the widths of columns.
+    Counts, errors of quantiles, and options that only decide what is learned, are no part of it; nor are the widths of
+    columns.
     """
     made = hashlib.blake2b(digest_size=16)
     content = ["preprocess", 1, dtype, *map(_output, outputs)]
@@ -71,7 +73,7 @@ def _output(each: FittedOutput) -> list[Any]:
 
 def _link(link: ColumnTransform, fitted: Fitted, training: bool) -> list[Any]:
     """The options that decide what is made of values, with what was learned: given bounds are as learned ones."""
-    learned = {name: _plain(value) for name, value in fitted.items() if name not in HELD}
+    learned = {name: _plain(value) for name, value in fitted.items() if name not in (*HELD, ERROR)}
     if "vocabulary" in fitted and not isinstance(link, Keep):  # which only counts
         vocabulary: Vocabulary = fitted["vocabulary"]
         learned["vocabulary"] = [len(vocabulary), vocabulary.type == "uint64"]  # -1 has the hash of 2**64 - 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -33,12 +33,12 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 
 def fit(
-    first: Callable[[pa.Schema], FitScan], source: Any, options: Mapping[str, Any]
+    first: Callable[[pa.Schema, bool], FitScan], source: Any, options: Mapping[str, Any]
 ) -> tuple[FitScan, Sequence[RowsRead]]:
     """The last scan that a fit needs, finished, and which rows of files it has read.
 
     Args:
-        first: makes the first scan of rows of a schema.
+        first: makes the first scan of rows of a schema, on the first rank that shares the fit, and on others.
         source: what is read.
         options: keywords of `stream`.
 
@@ -56,17 +56,28 @@ def fit(
     sharing = sharing_of(sharers, "put together what they counted", "fitting")
     with sharing.failing_together():
         rows = rows_of(source, options_of_rows(source, options), "fit", sharing.rank, sharing.num_ranks)
-        scan = first(rows.schema)
+        scan = first(rows.schema, sharing.rank == 0)
     following: FitScan | None = scan if scan.columns else None
     while following is not None:
         scan, number = following, number + 1
-        with closing(scan):  # no temporary files are left, however it ends
+        with _closed_by_errors(scan):
             with sharing.failing_together():
                 _count(scan, rows, progress, number)
             join(scan, sharers, sharing, f"{rows.mark} {scan.mark}")
             following = scan.finish()
-    _LOG.info("fitted on %s in %.1f s: %s", plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
+    done = "updated by" if scan.updates else "fitted on"
+    _LOG.info("%s %s in %.1f s: %s", done, plural(scan.rows, "row"), perf_counter() - began, plural(number, "scan"))
     return scan, rows.read()
+
+
+@contextmanager
+def _closed_by_errors(scan: FitScan) -> Iterator[None]:
+    """A context that leaves no temporary files of a scan if it fails; else those of rare values stay for updates."""
+    try:
+        yield
+    except BaseException:
+        scan.close()
+        raise
 
 
 def _sharers(own: Options, source: Any) -> Sharers:

@@ -97,9 +97,16 @@ def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Arr
         made = _in_lists_of(array, type_.size)
         if made is not None:
             return made
-    raise UnsupportedTypeError(
-        f"column {name!r} holds {kind.text} ({array.type}), but this Preprocess was fitted on {type_.kind.text} "
-        f"({type_.text}). Cast one of them, or fit it again."
+    raise other_kind(name, array.type, type_)
+
+
+def other_kind(name: str, found: pa.DataType, fitted: ColumnType) -> UnsupportedTypeError:
+    """The error for a column that holds what it did not when it was fitted."""
+    from torch_dataloader_utils.preprocess.columns import kind_of
+
+    return UnsupportedTypeError(
+        f"column {name!r} holds {kind_of(found).text} ({found}), but this Preprocess was fitted on {fitted.kind.text} "
+        f"({fitted.text}). Cast one of them, or fit it again."
     )
 
 

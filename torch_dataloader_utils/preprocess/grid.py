@@ -1,19 +1,20 @@
-"""Quantiles of the values of a column, which are a function of the multiset of values."""
+"""Counts of a column's values by cells, which are a function of the multiset of values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from torch_dataloader_utils.kernels.grid import F64, Cells, cell_counter, ordered, values_of
+from torch_dataloader_utils.kernels.grid import F64, CellCounter, Cells, SortedCells, cell_counter, ordered, values_of
+from torch_dataloader_utils.preprocess.cells import CountedCells
 
 
-class Grid:
+class Grid(CountedCells):
     """Counts finite values by cells, whose number never exceeds `limit`; exact while the values are as few.
 
     The cell of a value is its ordered bits without the lower ones: the least number of them for which all values seen
@@ -25,11 +26,15 @@ class Grid:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counter = cell_counter(self.limit)
+        self._counter: CellCounter = cell_counter(self.limit)
+        self._sorted: Cells | None = None  # those that were read, until more is counted
 
-    def _cells(self) -> Cells:
+    def cells(self) -> Cells:
+        """The cells of all values so far."""
         with self._lock:
-            return self._counter.cells()
+            if self._sorted is None:
+                self._sorted = self._counter.cells()
+            return self._sorted
 
     def add(self, values: F64) -> None:
         """Count values.
@@ -44,6 +49,7 @@ class Grid:
         if not np.isfinite(wanted).all():
             raise ValueError("a grid counts finite values; leave out NaN and infinities before")
         with self._lock:
+            self._sorted = None
             self._counter.add(wanted)
 
     def add_repeated(self, value: float, times: int) -> None:
@@ -60,8 +66,7 @@ class Grid:
             raise ValueError(f"a grid counts finite values, 0 or more times; got {value!r}, {times} times")
         if times:
             bits = ordered(np.array([value], np.float64))
-            with self._lock:
-                self._counter.merge(Cells(0, bits, bits, np.array([times], np.uint64)))
+            self._merge(Cells(0, bits, bits, np.array([times], np.uint64)))
 
     def add_counted(self, values: F64, times: npt.NDArray[np.int64]) -> None:
         """Count each of these values as often as it says, both of shape [n]; values may repeat.
@@ -76,74 +81,23 @@ class Grid:
         bits, places = np.unique(ordered(np.ascontiguousarray(values, np.float64)), return_inverse=True)
         sums = np.zeros(len(bits), np.uint64)
         np.add.at(sums, places, times.astype(np.uint64))
-        with self._lock:
-            self._counter.merge(Cells(0, bits, bits, sums))
+        self._merge(Cells(0, bits, bits, sums))
 
     def merge(self, other: Grid) -> None:
         """Count the values that another grid has counted."""
-        cells = other._cells()
+        self._merge(other.cells())
+
+    def _merge(self, cells: Cells) -> None:
         with self._lock:
+            self._sorted = None
             self._counter.merge(cells)
 
-    @property
-    def count(self) -> int:
-        """How many values were counted."""
-        return int(self._cells().counts.sum())
-
-    @property
-    def exact(self) -> bool:
-        """Whether each cell is one value, so that the grid knows all values."""
-        return _is_exact(self._cells())
-
-    def pairs(self) -> tuple[F64, npt.NDArray[np.int64]]:
-        """The distinct values, float64 [n], ascending, and how often each was counted, int64 [n].
-
-        Raises:
-            ValueError: the grid is not exact.
-        """
-        cells = self._cells()
-        if not _is_exact(cells):
-            raise ValueError("the grid is not exact: it does not know the values between the ends of its cells")
-        return values_of(cells.least), cells.counts.astype(np.int64)
-
-    def most_frequent(self) -> float | None:
-        """The value counted most often, of several the least; None if the grid is not exact, or empty."""
-        cells = self._cells()
-        if not len(cells.least) or not _is_exact(cells):
-            return None
-        return float(values_of(cells.least)[cells.counts.argmax()])
-
-    def known(self) -> F64:
-        """Values that were counted, ascending: all of them if the grid is exact, else those at the ends of cells."""
-        cells = self._cells()
-        return np.unique(np.concatenate([values_of(cells.least), values_of(cells.greatest)]))
-
-    def order_statistics(self, places: Sequence[int]) -> list[float]:
-        """The values at these places, from 0, of all in ascending order; see `quantiles` for those inside of cells."""
-        statistics = _OrderStatistics(self._cells())
-        return [statistics[place].value for place in places]
-
-    def quantiles(self, shares: Sequence[float]) -> list[float]:
-        """The quantiles at these shares, in `[0, 1]`: where the grid is exact, `np.quantile`'s with "linear".
-
-        Elsewhere the values of a cell are taken to lie evenly from its least to its greatest. Values so far apart that
-        numpy's difference of them is infinite have a finite quantile.
-
-        Raises:
-            ValueError: nothing was counted, or a share is outside of `[0, 1]`.
-        """
-        return [between(one.value, two.value, part) for one, two, part in _neighbours(self._cells(), shares)]
-
-    def errors(self, shares: Sequence[float]) -> list[float]:
-        """How far the rank of each quantile may be off, as a share of all values.
-
-        0.0 where the quantile is exact: between values that are alone in their cell, or its least or greatest. Else m/n
-        for a cell with m of n values.
-
-        Raises:
-            ValueError: nothing was counted, or a share is outside of `[0, 1]`.
-        """
-        return [max(one.error, two.error) for one, two, _ in _neighbours(self._cells(), shares)]
+    def compact(self) -> None:
+        """Hold the cells alone, in half the memory; to count more values is slower then."""
+        cells = self.cells()
+        with self._lock:
+            self._counter, self._sorted = SortedCells(self.limit), None
+            self._counter.merge(cells)
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The whole state: equal grids have equal arrays.
@@ -152,7 +106,7 @@ class Grid:
             `shift`, uint8 [], the bits that a cell spans; `least` and `greatest`, float64 [n], the ends of each cell,
             ascending; `counts`, int64 [n].
         """
-        shift, least, greatest, counts = self._cells()
+        shift, least, greatest, counts = self.cells()
         return {
             "shift": np.array(shift, np.uint8),
             "least": values_of(least),
@@ -168,7 +122,7 @@ class Grid:
             ValueError: `to_arrays` never returns such arrays.
         """
         grid = cls()
-        grid._counter.merge(_checked(arrays, cls.limit))
+        grid._merge(_checked(arrays, cls.limit))
         return grid
 
     def __reduce__(self) -> tuple[Callable[..., Grid], tuple[Any, ...]]:
@@ -177,63 +131,16 @@ class Grid:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grid):
             return NotImplemented
-        one, two = self._cells(), other._cells()
+        one, two = self.cells(), other.cells()
         return one.shift == two.shift and all(map(np.array_equal, one[1:], two[1:]))
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
 
-def _is_exact(cells: Cells) -> bool:
-    return bool(np.array_equal(cells.least, cells.greatest))
+class FineGrid(Grid):
+    """A grid of more cells, for a part of the values: `limit` of them fill 48 MiB."""
 
-
-class _OrderStatistic(NamedTuple):
-    value: float
-    error: float  # how far its rank may be off, as a share of all values
-
-
-class _OrderStatistics:
-    """The values of cells in order, by place."""
-
-    def __init__(self, cells: Cells) -> None:
-        self._least, self._greatest = values_of(cells.least).tolist(), values_of(cells.greatest).tolist()
-        self._rows = cells.counts.tolist()
-        self._ends = np.cumsum(cells.counts, dtype=np.int64)
-        self.count = int(self._ends[-1]) if len(self._ends) else 0
-
-    def __getitem__(self, i: int) -> _OrderStatistic:
-        cell = int(np.searchsorted(self._ends, i, side="right"))
-        rows, least, greatest = self._rows[cell], self._least[cell], self._greatest[cell]
-        place = i - (int(self._ends[cell]) - rows)
-        if least == greatest or place == 0:
-            return _OrderStatistic(least, 0.0)
-        if place == rows - 1:
-            return _OrderStatistic(greatest, 0.0)
-        return _OrderStatistic(between(least, greatest, place / (rows - 1)), rows / self.count)
-
-
-def _neighbours(cells: Cells, shares: Sequence[float]) -> list[tuple[_OrderStatistic, _OrderStatistic, float]]:
-    """The order statistics on both sides of each quantile, and where it lies from one to the other, in `[0, 1)`."""
-    if not len(cells.least):
-        raise ValueError("there are no quantiles of no values")
-    statistics = _OrderStatistics(cells)
-    found = []
-    for share in shares:
-        if not 0 <= share <= 1:
-            raise ValueError(f"a quantile's share is from 0 to 1, not {share!r}")
-        at = (statistics.count - 1) * float(share)
-        first = min(int(at), statistics.count - 1)
-        one = statistics[first]
-        found.append((one, statistics[first + 1] if at > first else one, at - first))
-    return found
-
-
-def between(low: float, high: float, part: float) -> float:
-    """The value that lies a part of the way from one value to another, rounded as numpy's quantiles are."""
-    gap = high - low
-    if math.isinf(gap):
-        return low * (1 - part) + high * part
-    return high - gap * (1 - part) if part >= 0.5 else low + gap * part
+    limit: ClassVar[int] = 1 << 20
 
 
 # The dtype and the number of dimensions of each array.

@@ -6,8 +6,10 @@ from threading import Lock
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from torch_dataloader_utils.hashing import U64
+from torch_dataloader_utils.kernels.hashes import lesser_int_hashes
 
 
 class LeastHashes:
@@ -35,6 +37,11 @@ class LeastHashes:
             if len(hashes):
                 found = np.sort(np.concatenate([held, hashes]))  # np.unique takes ten times as long
                 self._hashes = found[np.append(True, found[1:] != found[:-1])][: self.limit]
+
+    def add_numbers(self, numbers: npt.NDArray[np.int64]) -> None:
+        """See the hashes of whole numbers, or of the bits of others, shape [n], contiguous."""
+        held = self._hashes  # later ones are no greater
+        self.add(lesser_int_hashes(numbers, int(held[-1]) if len(held) == self.limit else 2**64 - 1))
 
     def merge(self, other: LeastHashes) -> None:
         """See what another object has seen; it is not changed."""

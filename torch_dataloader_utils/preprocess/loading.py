@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.errors import SavedPreprocessError
+from torch_dataloader_utils.preprocess.counted import Counted
 from torch_dataloader_utils.preprocess.digest import digest_of
 from torch_dataloader_utils.preprocess.encoding import decoded, python_type
+from torch_dataloader_utils.preprocess.fit_state import ABSENT, EARLIER, FitState, NoFitState, StateParts
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.preprocess.one_value import checked
@@ -52,7 +56,8 @@ class Loading:
     """
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
-        self._path, self._storage, self._place = path, None, os.path.expanduser(path)
+        self._path, self._options = path, options
+        self._storage, self._place = None, os.path.expanduser(path)
         if "://" in path:  # the local disk is read without pyarrow, which the storage needs
             from torch_dataloader_utils.storage import open_storage
 
@@ -76,6 +81,13 @@ class Loading:
         except Exception as error:  # whatever a file leads to that `save` did not write
             raise self._error(f"it does not hold what was saved ({type(error).__name__}: {error}). {_AGAIN}") from error
         return outputs, content
+
+    def state(self, outputs: Sequence[FittedOutput], content: Mapping[str, Any]) -> FitState:
+        """What was counted for the outputs that were read; nothing of it is read yet."""
+        saved = content.get("state", {"absent": EARLIER})
+        if "absent" in saved:
+            return NoFitState(saved["absent"])
+        return SavedFitState(self._path, self._options, outputs, content)
 
     def _error(self, problem: str) -> SavedPreprocessError:
         return SavedPreprocessError(f"{printable(self._path)}: {problem}.")
@@ -140,6 +152,7 @@ class Loading:
             raise ValueError(f"{rows!r} rows")
         for seen in content["fitted_on"].get("files", ()):
             SeenRows.from_json(seen)
+        _check_growth(content)
         return outputs
 
     def _output(
@@ -210,12 +223,16 @@ class Loading:
         if "counts" not in saved:
             return made
         counts = saved["counts"]
-        if len(counts) != len(values) or any(type(count) is not int or count < 1 for count in counts):
+        if len(counts) != len(values) or any(type(count) is not int or count < 0 for count in counts):
             raise ValueError("a vocabulary has other counts than values")
         return {**made, "counts": np.array(counts, np.int64)}
 
-    def _in_file(self, name: str, type_: str, files: Mapping[str, Any]) -> dict[str, Any]:
-        """The vocabulary in a file beside the JSON, which is parsed only if its bytes are those that were saved."""
+    def beside(self, name: str, files: Mapping[str, Any]) -> bytes:
+        """The bytes of a file beside the JSON, if they are those that were saved.
+
+        Raises:
+            SavedPreprocessError: it is missing, or another one.
+        """
         size, digest = files[name]
         if type(size) is not int or not name.endswith(".parquet") or set(name) & set("\\/:\0"):
             raise ValueError(f"{name!r} is no name of a file beside it")
@@ -228,10 +245,14 @@ class Loading:
                 f"the file {name!r} beside it is not the one that was saved with it: copy that one there, or save it "
                 "again"
             )
+        return data
+
+    def _in_file(self, name: str, type_: str, files: Mapping[str, Any]) -> dict[str, Any]:
+        """The vocabulary in a file beside the JSON."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        table = pq.read_table(pa.BufferReader(data))
+        table = pq.read_table(pa.BufferReader(self.beside(name, files)))
         values = table.column("value").combine_chunks()
         if str(values.type) != type_ or values.null_count or len(values.unique()) < len(values):
             raise ValueError(f"the vocabulary in {name!r} holds a null, or a value twice, or is of another type")
@@ -243,9 +264,80 @@ class Loading:
         if "count" not in table.column_names:
             return found
         counts = table.column("count").to_numpy()
-        if counts.dtype != np.int64 or (counts < 1).any():
+        if counts.dtype != np.int64 or (counts < 0).any():
             raise ValueError(f"the vocabulary in {name!r} has counts that are none")
         return {**found, "counts": counts}
+
+
+class SavedFitState(FitState):
+    """What was saved; read if an update asks for it.
+
+    Args:
+        path: of the JSON file.
+        options: `storage_options` of its store, if it needs any; they are never pickled.
+        outputs: as they were saved.
+        content: of the JSON.
+    """
+
+    def __init__(
+        self, path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput], content: Mapping[str, Any]
+    ) -> None:
+        super().__init__()
+        self._path, self._options, self._outputs = path, options, outputs
+        self._content = {name: content[name] for name in ("state", "files", "digest")}
+        self._plain = [saved.get("counted") for saved in content["outputs"]]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_options": {}}
+
+    def __deepcopy__(self, memo: object) -> SavedFitState:
+        return self
+
+    def read(self, *, whole: bool = True) -> tuple[Counted | None, ...]:
+        """See `FitState`."""
+        from torch_dataloader_utils.preprocess.state_file import read_counted
+
+        with self._naming():
+            return read_counted(self._outputs, self._plain, self._data() if whole else None, whole=whole)
+
+    def parts(self) -> StateParts:
+        """See `FitState`."""
+        with self._naming():
+            return StateParts(self._plain, self._data())
+
+    def _data(self) -> bytes | None:
+        name = self._content["state"]["file"]
+        return None if name is None else Loading(self._path, self._options).beside(name, self._content["files"])
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """A context in which whatever a file leads to that `save` did not write is an error that names it."""
+        try:
+            yield
+        except SavedPreprocessError:
+            raise
+        except Exception as error:
+            raise SavedPreprocessError(
+                f"{printable(self._path)}: what was counted is damaged ({type(error).__name__}: {error}). Load it from "
+                "where it was saved, or fit all rows anew and save that."
+            ) from error
+
+
+def _check_growth(content: Mapping[str, Any]) -> None:
+    """Check what is said of updates, and where what they go on from is.
+
+    Raises:
+        ValueError: `save` never writes this.
+    """
+    generation, parents = content.get("generation", 0), content.get("parents", [])
+    if type(generation) is not int or generation < 0 or not isinstance(parents, list) or len(parents) > generation:
+        raise ValueError("an update without a digest before it")
+    if not all(isinstance(each, str) and re.fullmatch("[0-9a-f]{32}", each) for each in parents):
+        raise ValueError("a digest before an update is none")
+    state = content.get("state", {"absent": EARLIER})
+    known = state.get("absent") in ABSENT if "absent" in state else state["file"] in (None, *content["files"])
+    if not known:
+        raise ValueError("what was counted is nowhere")
 
 
 def _refused(constant: str) -> Any:

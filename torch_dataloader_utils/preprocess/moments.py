@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -139,9 +140,9 @@ class Moments:
         return spread, sums.count * (sums.count - ddof) << 2 * UNIT
 
     def to_json(self) -> dict[str, Any]:
-        """All that is known, as JSON has it; the exact sums are hexadecimal texts."""
+        """All that is known, as JSON has it; the exact sums are texts: hexadecimal digits, "p", a power of two."""
         sums = self._sums
-        return {**asdict(sums), "total": f"{sums.total:x}", "squares": f"{sums.squares:x}"}
+        return {**asdict(sums), "total": _digits(sums.total), "squares": _digits(sums.squares)}
 
     @classmethod
     def from_json(cls, saved: Any) -> Moments:
@@ -201,14 +202,21 @@ def _end(name: str, saved: Any) -> float | None:
     return saved
 
 
+def _digits(number: int) -> str:
+    """A whole number, such as "-1fp1074": most have many zeros at their end."""
+    zeros = max((number & -number).bit_length() - 1, 0)
+    return f"{number >> zeros:x}p{zeros}"
+
+
 def _hexadecimal(name: str, saved: Any) -> int:
-    try:
-        number = int(saved, 16)
-    except (TypeError, ValueError):
-        number = None
-    if number is None or f"{number:x}" != saved:  # such as "0X1F", "+1" and " 1", which Python reads, too
+    found = _DIGITS.fullmatch(saved) if isinstance(saved, str) else None
+    number = 0 if found is None else int(found[1], 16) << int(found[2])
+    if found is None or _digits(number) != saved:  # such as "01p2", which is another text of the same
         raise ValueError(f"{name!r} of saved moments is a whole number in hexadecimal digits, not {saved!r}")
     return number
+
+
+_DIGITS = re.compile("(-?[0-9a-f]+)p([0-9]{1,4})", re.ASCII)
 
 
 def _contradiction(sums: PowerSums) -> str | None:

@@ -57,7 +57,7 @@ class OwnTransform(ColumnTransform):
         return {"own": _any} if self.needs else {}
 
     def partial(self, values: pa.Array) -> Any:
-        """What is counted of some values: anything that pickles.
+        """What is counted of some values: anything that pickles. Plain values, which JSON holds, are saved for updates.
 
         Args:
             values: of the column, without encodings, with null for NaN; in lists, their elements. Behind transforms of
@@ -87,6 +87,14 @@ class OwnTransform(ColumnTransform):
         raise NotImplementedError
 
 
+def is_plain(value: Any) -> bool:
+    """Whether JSON holds a value as it is."""
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode()) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def finished(where: str, link: OwnTransform, state: Any) -> Any:
     """What a transform learned, checked; `where` names its output.
 
@@ -94,11 +102,8 @@ def finished(where: str, link: OwnTransform, state: Any) -> Any:
         OptionError: it is not plain.
     """
     found = link.finish(state)
-    try:
-        if json.loads(json.dumps(found, allow_nan=False)) == found:
-            return found
-    except (TypeError, ValueError):
-        pass
+    if is_plain(found):
+        return found
     raise OptionError(
         f"{where}: {link!r}: finish() returned {shown(found)}: expected dicts with names, lists, texts, whole and "
         "finite numbers, bools and None."

@@ -14,6 +14,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
+from torch_dataloader_utils.preprocess.fit_state import ELSEWHERE, LEFT_OUT, FitState, StateParts
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.forms import counts_of_ids, in_form, is_one_row
 from torch_dataloader_utils.preprocess.one_row import OneRow
@@ -29,16 +30,28 @@ from torch_dataloader_utils.preprocess.spec import (
     read_in,
 )
 from torch_dataloader_utils.preprocess.target import SeenRows, TargetEncode
-from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, Cross, DateParts, IdTransform, Impute, Keep
+from torch_dataloader_utils.preprocess.transforms import (
+    ERROR,
+    HELD,
+    Categorize,
+    Cross,
+    DateParts,
+    IdTransform,
+    Impute,
+    Keep,
+    QuantileTransform,
+)
 from torch_dataloader_utils.printing import listed, plural, shown
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.units import parse_bytes
-from torch_dataloader_utils.values import one_of
+from torch_dataloader_utils.values import flag, one_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
     from torch_dataloader_utils.preprocess.module import PreprocessModule
+    from torch_dataloader_utils.preprocess.refinement import Accuracy
     from torch_dataloader_utils.preprocess.scan import FitScan
     from torch_dataloader_utils.preprocess.scans import Scans
 
@@ -50,16 +63,28 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 
 @dataclass(frozen=True)
 class _Fit:
-    """What was fitted: the outputs in the order of the spec, on how many rows, and of which files for targets."""
+    """What was fitted: the outputs in the order of the spec, on how many rows, and of which files for targets.
+
+    Attributes:
+        generation: how many updates it has had.
+        parents: the digests that it had before these, the oldest first.
+    """
 
     outputs: tuple[FittedOutput, ...]
     rows: int
     dtype: str
     seen: tuple[SeenRows, ...] = ()
+    generation: int = 0
+    parents: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
         return digest_of(self.outputs, self.dtype)
+
+    @property
+    def mark(self) -> str:
+        """By which ranks and scans know that they update the same fit."""
+        return f"{self.digest} {self.generation} {self.rows}"
 
     @property
     def encodes_targets(self) -> bool:
@@ -75,7 +100,7 @@ class _Fit:
         return OneRow(self.outputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Fit, (self.outputs, self.rows, self.dtype, self.seen)
+        return _Fit, (self.outputs, self.rows, self.dtype, self.seen, self.generation, self.parents)
 
 
 class Preprocess(DeclaredTransform):
@@ -109,10 +134,18 @@ class Preprocess(DeclaredTransform):
         self._others: str = one_of("drop", "keep")("others", others)
         self._entries: Entries = entries_of(spec)
         self._fit: _Fit | None = None
+        self._state: FitState = FitState()
 
     # Fitting.
 
-    def scan(self, schema: pa.Schema, *, memory: int | str = _MEMORY) -> FitScan:
+    def scan(
+        self,
+        schema: pa.Schema,
+        *,
+        update: bool | Literal["ids"] = False,
+        memory: int | str = _MEMORY,
+        quantiles: float | Literal["exact"] = 0.001,
+    ) -> FitScan:
         """The first scan of rows of this schema, for a fit that another program runs, such as Spark or Ray.
 
         Each task counts some of the rows in a `part`, all parts are merged, and what they counted is learned:
@@ -128,12 +161,42 @@ class Preprocess(DeclaredTransform):
 
         Args:
             schema: of the rows.
+            update: as of `fit`.
             memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
+            quantiles: as of `fit`.
 
         Raises:
             ColumnNotFoundError: columns are missing; it names all of them.
             UnsupportedTypeError: a transform does not work on a column's type.
+            OptionError: an update needs more than what was counted.
+            SavedPreprocessError: what was counted was saved, and its file is missing or damaged.
         """
+        limit = parse_bytes(memory, "memory")
+        return self._scan(schema, first=True, update=_update(update), memory=limit, quantiles=quantiles)
+
+    def _scan(
+        self, schema: pa.Schema, first: bool, *, update: Literal[True, "ids"] | None, memory: int, quantiles: Any
+    ) -> FitScan:
+        """The first scan; `first`: whether this is the process that knows the rows before an update."""
+        from torch_dataloader_utils.preprocess.refinement import Accuracy
+
+        accuracy = Accuracy.of(quantiles)
+        if update is None:
+            return self._new_scan(schema, memory, accuracy)
+        from torch_dataloader_utils.preprocess.updating import update_scan
+
+        return update_scan(
+            self._fitted.outputs,
+            self._state,
+            schema,
+            update=update,
+            memory=memory,
+            accuracy=accuracy,
+            mark=self._fitted.mark,
+            recalls=first,
+        )
+
+    def _new_scan(self, schema: pa.Schema, memory: int, accuracy: Accuracy) -> FitScan:
         from torch_dataloader_utils.preprocess.columns import kind_of, types_by_name, words_of
         from torch_dataloader_utils.preprocess.scan import FitScan, Learning, known_types
 
@@ -145,14 +208,13 @@ class Preprocess(DeclaredTransform):
         columns = list(types_by_name(schema, named_in(self._entries)))
         found = types_by_name(schema, read_in(self._entries))
         words = {name: words_of(type_) for name, type_ in found.items()}
-        limit = parse_bytes(memory, "memory")
         learning = []
         for output in outputs_of(self._entries, columns, words, self._others):
             types = known_types(output, found)
             kinds = [kind_of(type_) for type_ in types]
             check_kinds(output, kinds[: len(output.columns)])
             check_target(output, kinds[len(output.columns) :])
-            learning.append(Learning(output, types, limit))
+            learning.append(Learning(output, types, memory, accuracy))
         return FitScan(learning)
 
     def learned(self, scan: FitScan) -> Self:
@@ -168,14 +230,18 @@ class Preprocess(DeclaredTransform):
             )
         outputs = tuple(output.made(self._dtype) for output in scan.outputs)
         check_names([name for each in outputs for name in each.names])
-        self._fit = _Fit(outputs, scan.rows, self._dtype)
+        made = _Fit(outputs, scan.rows, self._dtype)
+        if scan.updates:
+            made = _grown(self._fitted, made, scan.updates)
+        self._fit, self._state = made, FitState([output.counted for output in scan.outputs])
         return self
 
-    def scans(self, source: Any, **options: Any) -> Scans:
+    def scans(self, source: Any, *, quantiles: float | Literal["exact"] = 0.001, **options: Any) -> Scans:
         """How often a fit reads the rows, at most, and why; reads no rows.
 
         Args:
             source: as of `fit`, or an Arrow schema.
+            quantiles: as of `fit`.
             **options: as of `fit`.
 
         Raises:
@@ -184,24 +250,31 @@ class Preprocess(DeclaredTransform):
         """
         import pyarrow as pa
 
+        from torch_dataloader_utils.preprocess.refinement import Accuracy
         from torch_dataloader_utils.preprocess.scans import scans_of
         from torch_dataloader_utils.preprocess.sources import options_of_rows, rows_of
 
         known = isinstance(source, pa.Schema)
         schema = source if known else rows_of(source, options_of_rows(source, options), "scans").schema
-        return scans_of([output.output for output in self.scan(schema).outputs])
+        return scans_of([output.output for output in self.scan(schema).outputs], Accuracy.of(quantiles))
 
     def fit(
         self,
         source: Any,
         *,
+        update: bool | Literal["ids"] = False,
         memory: int | str = _MEMORY,
+        quantiles: float | Literal["exact"] = 0.001,
         show_progress: bool | Literal["all"] = False,
         **options: Any,
     ) -> Self:
         """Learn what the transforms need of the rows of a source; returns self.
 
         The result has the same bits for any files, row groups, threads, order of rows and number of processes.
+
+        An update learns of further rows: numbers become those of a fit of all rows, bit for bit. No id moves: values
+        that have reached `min_count` over all rows, and have no id yet, get the next ones, up to `max_size`. It works
+        on a loaded Preprocess, too, and reads no row again, so what would need that is an error.
 
         Where torch.distributed is initialised, its processes share the rows of files and tables, and all learn of all
         of them: each must call this. Rows in memory are taken to be the same in all; with `ranks`, each has a part. A
@@ -210,7 +283,11 @@ class Preprocess(DeclaredTransform):
         Args:
             source: as of `stream`; or a loader or dataset, with its filters, subset and snapshot; or an Arrow table, or
                 a pandas or polars DataFrame.
+            update: True for an update by these rows, which were not fitted on before; "ids" to keep the learned numbers
+                as they are: only vocabularies grow.
             memory: bytes of values that each output counts in memory; more are spilled to a temporary folder.
+            quantiles: by which share of the rows the rank of a quantile may be off without another scan of its column;
+                1: there is none. "exact": as many scans as it takes to find the exact ones, which `scans` limits.
             show_progress: whether to show a bar; "all": on all ranks.
             **options: keywords of `stream` that say which rows are read, such as `filters` or `subset`; `num_ranks`,
                 `rank`, `ranks`: which processes share the rows; `timeout`: seconds to wait for the others.
@@ -221,13 +298,15 @@ class Preprocess(DeclaredTransform):
             UnsupportedTypeError: a transform does not work on a column's type.
             WorkerError: another process failed; says why.
             PlanMismatchError: the processes have different specs or data, or one does not arrive in time.
+            OptionError: this is not fitted, or an update needs more than what was counted.
+            SavedPreprocessError: what was counted was saved, and its file is missing or damaged.
         """
         from torch_dataloader_utils.preprocess.fitting import fit
 
-        first = partial(self.scan, memory=memory)
+        first = partial(self._scan, update=_update(update), memory=parse_bytes(memory, "memory"), quantiles=quantiles)
         scan, read = fit(first, source, {**options, "show_progress": show_progress})
         self.learned(scan)
-        if self._fitted.encodes_targets:
+        if self._fitted.encodes_targets and not scan.updates:
             self._fit = replace(self._fitted, seen=SeenRows.of(read))
         return self
 
@@ -262,9 +341,22 @@ class Preprocess(DeclaredTransform):
         found: dict[str, list[Any]] = {}
         for fitted in self._of(output).fitted:
             for name, value in fitted.items():
-                if name not in (*HELD, "null"):
+                if name not in (*HELD, ERROR, "null"):
                     found.setdefault(name, []).append(value)
         return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+    def quantile_errors(self) -> dict[str, float | None]:
+        """How far the ranks of learned quantiles may be off, as a share of the rows, by output that learned some.
+
+        0.0: they are those that `np.quantile` finds. None: not known, as it was not saved with them.
+        """
+        found: dict[str, float | None] = {}
+        for each in self._fitted.outputs:
+            for link, fitted in zip(each.output.chain, each.fitted, strict=True):
+                if isinstance(link, QuantileTransform) and link.shares:
+                    known, error = found.get(each.output.name, 0.0), fitted.get(ERROR)
+                    found[each.output.name] = None if known is None or error is None else max(known, error)
+        return found
 
     def vocabulary(self, output: str) -> list[Any]:
         """The values of an output of categories, in the order of their ids; None stands for null, if that is one.
@@ -350,6 +442,16 @@ class Preprocess(DeclaredTransform):
     def digest(self) -> str:
         """A hash of all that decides what becomes of rows: of two with one digest, outputs are equal."""
         return self._fitted.digest
+
+    @property
+    def generation(self) -> int:
+        """How many updates it has had since it was fitted."""
+        return self._fitted.generation
+
+    @property
+    def parents(self) -> list[str]:
+        """The digests that it had before its updates, the oldest first."""
+        return list(self._fitted.parents)
 
     # Applying.
 
@@ -441,19 +543,37 @@ class Preprocess(DeclaredTransform):
 
     # Files.
 
-    def save(self, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        state: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write what was fitted: a JSON file, and beside it a Parquet file for each large vocabulary.
+
+        What an update goes on from is written, too: exact sums in the JSON, rare values and the cells of quantiles in
+        one more Parquet file, which only an update reads.
 
         Args:
             path: of the JSON file; a local path or a URL.
+            state: False leaves out what an update goes on from.
             storage_options: of its store.
         """
         from torch_dataloader_utils.preprocess.saving import save
 
         fit = self._fitted
         fitted_on = {"rows": fit.rows, **({"files": [each.to_json() for each in fit.seen]} if fit.seen else {})}
-        facts = {"digest": fit.digest, "options": {"dtype": fit.dtype}, "fitted_on": fitted_on}
-        save(os.fspath(path), storage_options or {}, fit.outputs, facts)
+        grown = {"generation": fit.generation, "parents": list(fit.parents)}
+        facts = {"digest": fit.digest, **grown, "options": {"dtype": fit.dtype}, "fitted_on": fitted_on}
+        parts = self._state.parts() if flag("state", state) else StateParts([], absent=LEFT_OUT)
+        if parts.absent == ELSEWHERE:
+            _LOG.warning(
+                "save(%s): this rank has a part of what an update goes on from, so the file is one to apply, not to "
+                "update. Let the first rank of the fit save it, or say save(..., state=False).",
+                printable(os.fspath(path)),
+            )
+        save(os.fspath(path), storage_options or {}, fit.outputs, facts, parts)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Self:
@@ -468,19 +588,23 @@ class Preprocess(DeclaredTransform):
         """
         from torch_dataloader_utils.preprocess.loading import Loading
 
-        outputs, content = Loading(os.fspath(path), storage_options or {}).read()
+        loading = Loading(os.fspath(path), storage_options or {})
+        outputs, content = loading.read()
         made = cls.__new__(cls)
         made._entries, made._dtype, made._others = {}, content["options"]["dtype"], "drop"
         fitted_on = content["fitted_on"]
         seen = tuple(map(SeenRows.from_json, fitted_on.get("files", ())))
-        made._fit = _Fit(tuple(outputs), fitted_on["rows"], made._dtype, seen)
+        grown = content.get("generation", 0), tuple(content.get("parents", ()))
+        made._fit = _Fit(tuple(outputs), fitted_on["rows"], made._dtype, seen, *grown)
+        made._state = loading.state(outputs, content)
         return made
 
     def __repr__(self) -> str:
         if self._fit is None:
             return f"<Preprocess of {plural(len(self._entries), 'key')}, not fitted>"
         outputs = plural(len(self.outputs), "output")
-        return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}, digest {self.digest}>"
+        grown = f", generation {self.generation}" if self.generation else ""
+        return f"<Preprocess of {outputs}, fitted on {plural(self._fit.rows, 'row')}{grown}, digest {self.digest}>"
 
 
 @dataclass(frozen=True)
@@ -498,6 +622,11 @@ class FrozenPreprocess(DeclaredTransform):
     def mark(self) -> str:
         """Its digest."""
         return self._fit.digest
+
+    @property
+    def grew_from(self) -> Sequence[str]:
+        """The digests before its updates."""
+        return self._fit.parents
 
     def meet(self, rows: Callable[[], RowsRead], name: str) -> None:
         """Warn if targets are encoded for rows that were fitted on, as if they were others.
@@ -552,6 +681,28 @@ class FrozenPreprocess(DeclaredTransform):
             if each.categories is not None and isinstance(made, pa.RecordBatch):  # as a loader's reader gives them
                 recorder().count_ids(each.output.name, *counts_of_ids(each.categories, made.column(each.output.name)))
         return made
+
+
+def _update(given: Any) -> Literal[True, "ids"] | None:
+    """How a fit updates the one before; None if it does not."""
+    return one_of(False, True, "ids")("update", given) or None
+
+
+def _grown(before: _Fit, made: _Fit, updates: str) -> _Fit:
+    """What an update has made of a fit."""
+    if not updates.startswith(f"{before.mark} "):
+        raise OptionError(
+            "this scan updates what this Preprocess was before another fit: make it again, by scan(schema, update=...)."
+        )
+    parents = before.parents if made.digest == before.digest else (*before.parents, before.digest)
+    return replace(
+        made,
+        rows=before.rows + made.rows,
+        dtype=before.dtype,
+        seen=before.seen,
+        generation=before.generation + 1,
+        parents=parents,
+    )
 
 
 def _numbers_of(each: FittedOutput) -> list[str]:

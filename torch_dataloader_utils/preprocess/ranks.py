@@ -2,6 +2,7 @@
 
 What was counted of one output goes to one process, and its sum to all. Values and how often they occur would be too
 many for that: each process adds up some of their 64 partitions, and sends the others what a vocabulary can keep of it.
+The first process gets all others, too: those that an update goes on from.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import PlanMismatchError
 from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts
-from torch_dataloader_utils.preprocess.scan import FitScan, Learning
+from torch_dataloader_utils.preprocess.scan import FitScan, Learning, whole
 from torch_dataloader_utils.reading.row_count_scan import Sharing
 
 _ROUND_BYTES = 256 << 20  # of values that a process sends at a time
@@ -27,17 +28,19 @@ class _RankPart:
         learning: without values.
         values: tables as of `ValueCounts.partition`.
         missing: how many values were missing.
+        others: how many different values are in no table.
     """
 
     learning: dict[int, Learning] = field(default_factory=dict)
     values: dict[int, list[Any]] = field(default_factory=dict)
     missing: dict[int, int] = field(default_factory=dict)
+    others: dict[int, int] = field(default_factory=dict)
 
 
 def join(scan: FitScan, sharers: Sharers, gathering: Sharing, mark: str) -> None:
     """Let a scan know what the scans of all processes have counted; the same on all. A collective.
 
-    Afterwards, `ValueCounts` hold those values that decide what is learned.
+    Afterwards, `ValueCounts` hold those values that decide what is learned; on the first process, all values.
 
     Args:
         scan: of this process's part of the rows.
@@ -58,17 +61,26 @@ def join(scan: FitScan, sharers: Sharers, gathering: Sharing, mark: str) -> None
             f"ranks fit different things: the digests of their files, filters and specs are "
             f"{[each for each, _, _ in reports]}, by rank. All must see the same files, with the same options and spec."
         )
-    ranks = gathering.num_ranks
-    rounds = min(max(1, -(-max(size for _, _, size in reports) // _ROUND_BYTES)), -(-PARTITIONS // ranks))
-    own = _added_up(scan, _swapping(sharers, gathering), gathering, rounds)
+    swapping = _swapping(sharers, gathering)
+    own = _added_up(scan, swapping, gathering, _rounds(max(size for _, _, size in reports), gathering))
     with gathering.failing_together():
         mine = _RankPart(own.learning)
         for place, values in _values(scan).items():
-            mine.values[place] = scan.outputs[place].decisive(own.counts[place])
+            counts = own.counts[place]
+            mine.values[place] = scan.outputs[place].decisive(counts)
             mine.missing[place] = values.missing
-            own.counts[place].close()
+            for table in mine.values[place]:
+                counts.drop(whole(table.column("value")))
+            mine.others[place] = counts.distinct
     scan.rows = sum(rows for _, rows, _ in reports)
-    _take_over(scan, gathering.gathered(mine))
+    parts = gathering.gathered(mine)
+    _take_over(scan, parts)
+    _complete(scan, parts, own, swapping, gathering)
+
+
+def _rounds(size: int, sharing: Sharing) -> int:
+    """In how many rounds so many bytes of values are sent."""
+    return min(max(1, -(-size // _ROUND_BYTES)), -(-PARTITIONS // sharing.num_ranks))
 
 
 @dataclass
@@ -113,10 +125,14 @@ def _for_rank(scan: FitScan, rank: int, ranks: int, number: int, rounds: int) ->
         part.learning = {
             place: output.without_values() for place, output in scan.counting.items() if place % ranks == rank
         }
-    partitions = [each for each in range(rank, PARTITIONS, ranks) if each // ranks % rounds == number]
     for place, values in _values(scan).items():
-        part.values[place] = list(_filled(values, partitions))
+        part.values[place] = list(_filled(values, _partitions(rank, ranks, number, rounds)))
     return part
+
+
+def _partitions(rank: int, ranks: int, number: int, rounds: int) -> list[int]:
+    """Of the partitions that a process adds up, those of one of the rounds."""
+    return [each for each in range(rank, PARTITIONS, ranks) if each // ranks % rounds == number]
 
 
 def _filled(values: ValueCounts, partitions: Sequence[int]) -> Iterator[Any]:
@@ -147,5 +163,27 @@ def _take_over(scan: FitScan, parts: Sequence[_RankPart]) -> None:
             missing = sum(part.missing[place] for part in parts)
             output.counts = ValueCounts.from_tables(values.type, tables, missing, values.memory)
             values.close()
+        output.known = outputs[place].known
         outputs[place] = output
     scan.outputs = tuple(outputs)
+
+
+def _complete(scan: FitScan, parts: Sequence[_RankPart], own: _RankSums, swapping: Sharing, gathering: Sharing) -> None:
+    """Let the first process have the other values, too. A collective if there are some."""
+    left = {place: sum(part.others[place] for part in parts) for place in own.counts}
+    sizes = gathering.gathered(sum(counts.nbytes for counts in own.counts.values())) if any(left.values()) else []
+    rounds = _rounds(sum(sizes), gathering) if sizes else 0
+    for number in range(rounds):
+        with swapping.failing_together():
+            sent = _partitions(gathering.rank, gathering.num_ranks, number, rounds)
+            part = _RankPart(values={place: list(_filled(counts, sent)) for place, counts in own.counts.items()})
+        got: Sequence[Any] = swapping.gathered([part, *[_RankPart()] * (gathering.num_ranks - 1)])
+        with gathering.failing_together():
+            for each in got:
+                for place, tables in each.values.items():
+                    counts = scan.outputs[place].counts
+                    assert counts is not None
+                    counts.merge(ValueCounts.from_tables(counts.type, tables, memory=counts.memory))
+    for place, counts in own.counts.items():
+        scan.outputs[place].is_whole = gathering.rank == 0 or not left[place]
+        counts.close()

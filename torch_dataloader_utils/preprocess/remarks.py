@@ -10,7 +10,7 @@ from torch_dataloader_utils.printing import listed
 if TYPE_CHECKING:
     from torch_dataloader_utils.preprocess.scan import Learning
 
-Remark: TypeAlias = Literal["infinite", "empty", "undefined", "large"]
+Remark: TypeAlias = Literal["infinite", "empty", "undefined", "large", "rough"]
 
 LARGE = 1_000_000  # values of a vocabulary
 
@@ -22,6 +22,8 @@ _TEXTS: Mapping[Remark, str] = {
     "undefined": "fit: Log1p makes NaN of the numbers below -1 of {}. Log1p(signed=True) takes them.",
     "large": "fit: the vocabularies of {} have more than 1,000,000 values. max_size= and min_count= of Categorize keep "
     "fewer, and Hash(n) needs none.",
+    "rough": "fit: the ranks of quantiles of {} may be off by more than was allowed, even after another scan: "
+    "quantile_errors() says how far. fit(quantiles='exact') takes as many scans as are needed.",
 }
 
 

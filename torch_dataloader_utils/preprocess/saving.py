@@ -12,6 +12,7 @@ import numpy as np
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.preprocess.encoding import encoded, python_type
+from torch_dataloader_utils.preprocess.fit_state import StateParts
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.transforms import HELD, Categorize, ColumnTransform, Cross
 from torch_dataloader_utils.printing import in_bytes
@@ -25,7 +26,13 @@ _INLINE_BYTES = 256 << 10  # and what they may take there
 _LONGEST_PART = 60  # characters of an output's name in that of its file: names of files have a limit
 
 
-def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput], facts: Mapping[str, Any]) -> None:
+def save(
+    path: str,
+    options: Mapping[str, Any],
+    outputs: Sequence[FittedOutput],
+    facts: Mapping[str, Any],
+    state: StateParts,
+) -> None:
     """Write what was fitted: vocabularies first, the JSON last, so that a reader finds all of it or the one before.
 
     Args:
@@ -33,6 +40,7 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
         options: `storage_options` of its store, if it needs any.
         outputs: what was fitted.
         facts: what else stands in the JSON.
+        state: what an update goes on from.
 
     Raises:
         OptionError: the path is that of a folder, or what was fitted has no form in JSON, or takes more than 64 MiB.
@@ -45,14 +53,18 @@ def save(path: str, options: Mapping[str, Any], outputs: Sequence[FittedOutput],
     if not name or str(path).endswith("/"):
         raise OptionError(f"save({printable(str(path))!r}): expected the path of a file, such as 'prep.json'.")
     files: dict[str, bytes] = {}
+    stem = name.removesuffix(".json")
     inputs = {column: type_.text for each in outputs for column, type_ in each.inputs.items()}
-    made = [{**_output(each, name.removesuffix(".json"), files), **_own_types(each, inputs)} for each in outputs]
+    made = [{**_output(each, stem, files), **_own_types(each, inputs)} for each in outputs]
+    for each, counted in zip(made, state.plain, strict=bool(state.plain)):
+        each |= {} if counted is None else {"counted": counted}
     content = {
         "format": FORMAT,
         "version": VERSION,
         **facts,
         "inputs": inputs,
         "outputs": made,
+        "state": _state(state, stem, files),
         "files": {file: [len(data), digest_of_bytes(data)] for file, data in files.items()},
     }
     text = json.dumps({**content, "checksum": checksum_of(content)}, indent=1, ensure_ascii=False, allow_nan=False)
@@ -72,6 +84,21 @@ def checksum_of(content: Mapping[str, Any]) -> str:
 def digest_of_bytes(data: bytes) -> str:
     """By which a file beside the JSON is known again."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _state(state: StateParts, stem: str, files: dict[str, bytes]) -> dict[str, Any]:
+    """Where the rest of what was counted is; adds its file."""
+    if state.absent:
+        return {"absent": state.absent}
+    return {"file": None if state.data is None else _beside(stem, "state", state.data, files)}
+
+
+def _beside(stem: str, of: str, data: bytes, files: dict[str, bytes]) -> str:
+    """The name of a file beside the JSON, which is added to the files."""
+    safe = "".join(sign if sign.isalnum() or sign in "-_" else "_" for sign in of)
+    name = f"{stem}.{safe[:_LONGEST_PART]}.{digest_of_bytes(data)[:8]}.parquet"
+    files[name] = data
+    return name
 
 
 def _output(each: FittedOutput, stem: str, files: dict[str, bytes]) -> dict[str, Any]:
@@ -127,8 +154,4 @@ def _vocabulary(output: str, stem: str, learned: Mapping[str, Any], files: dict[
         columns["encoding"] = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
-    data = sink.getvalue().to_pybytes()
-    safe = "".join(sign if sign.isalnum() or sign in "-_" else "_" for sign in output)
-    name = f"{stem}.{safe[:_LONGEST_PART]}.{digest_of_bytes(data)[:8]}.parquet"
-    files[name] = data
-    return {**made, "file": name}
+    return {**made, "file": _beside(stem, output, sink.getvalue().to_pybytes(), files)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, EmptyDatasetError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.hashing import U64
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.preprocess.chains import crossed_hashes, filled, fold_hashes
@@ -30,17 +32,31 @@ from torch_dataloader_utils.preprocess.columns import (
     scalar_of,
     value_type,
 )
-from torch_dataloader_utils.preprocess.counts import ValueCounts, counted_type
+from torch_dataloader_utils.preprocess.counted import (
+    Counted,
+    CountedValues,
+    Known,
+    counted_elsewhere,
+    ids_of,
+    inexact_update,
+    is_learned_vocabulary,
+    not_updated,
+    unfilled,
+)
+from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, common_type, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
+from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.numbers import NumberView, numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, finished
+from torch_dataloader_utils.preprocess.refinement import CLOSE, Accuracy, Refinement, joined
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
-from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted
+from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted, after
 from torch_dataloader_utils.preprocess.spec import OutputSpec, without_places
 from torch_dataloader_utils.preprocess.steps import F64
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.target_sums import TargetSums
 from torch_dataloader_utils.preprocess.transforms import (
+    ERROR,
     Bucketize,
     Categorize,
     Clip,
@@ -53,28 +69,59 @@ from torch_dataloader_utils.preprocess.transforms import (
     Links,
     Log1p,
     NumberTransform,
+    QuantileTransform,
     steps_of,
 )
+from torch_dataloader_utils.preprocess.vocabularies import learned_vocabulary
 from torch_dataloader_utils.printing import listed
 
 _LOG = logging.getLogger("torch_dataloader_utils")
+HELD = 32 << 20  # bytes of values that are kept in memory after a fit, of each output
 
 
 class Learning:
-    """How far the links of one output have learned, and what the present scan counts for the next of them."""
+    """How far the links of one output have learned, and what the present scan counts for the next of them.
 
-    def __init__(self, output: OutputSpec, types: Sequence[pa.DataType], memory: int) -> None:
-        self.output, self._memory = output, memory
-        self.types = tuple(types)  # of the columns that it is fitted on
+    Args:
+        output: the output.
+        types: of the columns that it is fitted on.
+        memory: bytes of values that are counted in memory.
+        accuracy: which quantiles take another scan.
+        known: the output as it was fitted before, of which this is an update.
+    """
+
+    def __init__(
+        self,
+        output: OutputSpec,
+        types: Sequence[pa.DataType],
+        memory: int,
+        accuracy: Accuracy = CLOSE,
+        known: Known | None = None,
+    ) -> None:
+        self.output, self._memory, self.accuracy, self.known = output, memory, accuracy, known
+        self.types = tuple(types)
         self.learned: list[Fitted] = []
         self.numbers: NumberStatistics | None = None
+        self.refinement: Refinement | None = None  # of `numbers`, which stay, for exacter quantiles
+        self._refined: tuple[Refinement, ...] = ()  # those of scans before
         self.counts: ValueCounts | None = None
         self.targets: TargetSums | None = None
         self.own: list[Any] | None = None  # what an `OwnTransform` has counted: nothing yet, or one value
+        self.counted: Counted | None = None  # what the last scan counted, from which an update goes on
+        self.is_whole = True  # whether this process knows all values that were counted
         self.remarks: set[Remark] = set()
+        self._first = 0  # the link for which the present scan counts
         self._by_bits = False  # whether numbers are counted by their bits, because they need not be whole
-        self._check_imputed()
-        self._learn()
+        self._filled: Any = None  # what is counted in place of missing values
+        if known is None:
+            self._check_imputed()
+            self._learn()
+        else:
+            self.learned += known.fitted.fitted[: known.first]
+        before = None if known is None else known.counted
+        # How values were counted, and whether an `OwnTransform` has counted: parts know no more of what was before.
+        self._values_before = None if before is None or before.values is None else replace(before.values, rare=None)
+        self._counts_own = before is None or before.own is not None
 
     def _check_imputed(self) -> None:
         """Check that the column can hold what is given for missing values."""
@@ -101,23 +148,35 @@ class Learning:
 
     def begin(self) -> None:
         """Count nothing yet, for a new scan."""
-        needs = wanted(self.output.chain, len(self.learned))
-        if self.output.numeric:
+        self._first = len(self.learned)
+        needs = wanted(self.output.chain, self._first)
+        if self.refinement is not None:
+            self.refinement = Refinement(self.refinement.ranges)
+        elif self.output.numeric:
             self.numbers = NumberStatistics.none(needs)
         if "counts" in needs:
-            first = next(link for link in self._pending if "counts" in link.needs)
-            floats = self.output.numeric or pt.is_floating(self._value_type)
-            self._by_bits = floats and isinstance(first, Impute)
-            of_hashes = isinstance(self.output.chain[-1], Cross)
-            self.counts = ValueCounts(
-                pa.int64() if self._by_bits or of_hashes else self._category_type(), memory=self._memory
-            )
-        self.own = [] if "own" in needs else None
+            self.counts = ValueCounts(self._counted_type(), self._memory)
+        self.own = [] if "own" in needs and self._counts_own else None
         if "targets" in needs:
             assert self.output.target is not None
             target = self.types[len(self.output.columns)]
             with naming(self.output.where):
                 self.targets = TargetSums(self.output.target, category_type(self._value_type), target)
+
+    def _counted_type(self) -> pa.DataType:
+        """The type of what is counted, once it is known whether these are bits."""
+        before = self._values_before
+        if before is None:
+            first = next(link for link in self._pending if "counts" in link.needs)
+            floats = self.output.numeric or pt.is_floating(self._value_type)
+            self._by_bits = floats and isinstance(first, Impute)
+        else:
+            self._by_bits = before.by_bits
+        if self._by_bits or isinstance(self.output.chain[-1], Cross):
+            return pa.int64()
+        found = self._category_type()
+        with naming(self.output.where):
+            return found if before is None else common_type(before.type, found)
 
     @property
     def _value_type(self) -> pa.DataType:
@@ -150,8 +209,9 @@ class Learning:
         self._look_below(view)
         x = np.empty(len(view))
         view.through(steps_of(self.links), x)
-        assert self.numbers is not None
-        self.numbers.add(x)
+        counting = self.refinement or self.numbers
+        assert counting is not None
+        counting.add(x)
         self._count(as_arrow(x), arrays[1:])
 
     def _count(self, values: pa.Array, more: Sequence[pa.Array]) -> None:
@@ -160,7 +220,7 @@ class Learning:
             hashes = fold_hashes(self.targets.link, more[1:])
             self.targets.add(categories_of(values), more[0], hashes)
         if self.own is not None:
-            self._merge_own(lambda link: link.partial(plain_values(values)))
+            self._merge_own(self._own.partial(plain_values(values)))
         if self.counts is None:
             return
         if self._by_bits:
@@ -168,13 +228,16 @@ class Learning:
             values = as_arrow(_ordered_bits(x[np.isfinite(x)]))
         self.counts.add(categories_of(values))
 
-    def _merge_own(self, counted: Callable[[OwnTransform], Any]) -> None:
+    def _merge_own(self, other: Any) -> None:
         """Merge what an `OwnTransform` has counted of other rows."""
-        link = self._pending[0]
-        assert isinstance(link, OwnTransform)
         assert self.own is not None
-        other = counted(link)
-        self.own = [link.merge(self.own[0], other) if self.own else other]
+        self.own = [self._own.merge(self.own[0], other) if self.own else other]
+
+    @property
+    def _own(self) -> OwnTransform:
+        link = self.output.chain[-1]
+        assert isinstance(link, OwnTransform)
+        return link
 
     def _look_below(self, view: NumberView) -> None:
         """Remark numbers that `Log1p` makes NaN of."""
@@ -188,7 +251,9 @@ class Learning:
     def merge(self, other: Learning) -> None:
         """Count what the other has counted, too."""
         self.remarks |= other.remarks
-        if self.numbers is not None and other.numbers is not None:
+        if self.refinement is not None and other.refinement is not None:
+            self.refinement.merge(other.refinement)
+        elif self.numbers is not None and other.numbers is not None:
             self.numbers.merge(other.numbers)
         if self.counts is not None and other.counts is not None:
             self.counts.merge(other.counts)
@@ -196,40 +261,180 @@ class Learning:
             self.targets.merge(other.targets)
         if other.own:
             [counted] = other.own
-            self._merge_own(lambda _: counted)
+            self._merge_own(counted)
+
+    def recall(self) -> None:
+        """Count the rows before the update, too.
+
+        Raises:
+            OptionError: another rank knows what was counted of them.
+        """
+        assert self.known is not None
+        before = self.known.counted
+        assert before is not None
+        if self.numbers is not None and before.numbers is not None:
+            self.numbers.merge(before.numbers)
+        for counted in before.own or ():
+            self._merge_own(deepcopy(counted))  # merging may change it
+        if self.counts is not None and before.values is not None:
+            with naming(self.output.where):
+                self._recall_values(self.counts, before)
+
+    def _recall_values(self, counts: ValueCounts, before: Counted) -> None:
+        assert self.known is not None
+        assert before.values is not None
+        rare = before.values.rare
+        if rare is None:
+            raise counted_elsewhere(self.output)
+        if rare.type == counts.type:
+            counts.merge(rare)
+        else:
+            for number in range(PARTITIONS):
+                table = rare.partition(number)
+                counts.add_counted(whole(table.column("value")), table.column("count").to_numpy())
+            counts.add_counted(pa.nulls(0, counts.type), np.zeros(0, np.int64), rare.missing)
+        if is_learned_vocabulary(self.output.chain[-1]):
+            numbers = unfilled(self.known.fitted, before)
+            values = self.known.fitted.fitted[-1]["vocabulary"].array
+            counts.add_counted(values.filter(as_arrow(numbers > 0)), numbers[numbers > 0])
 
     def decisive(self, counts: ValueCounts) -> list[pa.Table]:
         """Of the counts of some values: those that decide what is learned once all values are counted."""
-        last = self.output.chain[-1]
-        of = last.of if isinstance(last, Cross) else Categorize() if isinstance(last, Keep) else last
         values, numbers = counts.kept(max_size=1)  # the one that Impute("most_frequent") looks for
-        if isinstance(of, Categorize) and of.values is None and not self._by_bits:
-            # The mean or median takes the place of the missing ones: any value may become frequent.
-            any_value = any(isinstance(link, Impute) and link.strategy in ("mean", "median") for link in self._pending)
-            kept = counts.kept() if any_value else counts.kept(of.min_count, of.max_size)
-            values, numbers = kept if len(kept[1]) else (values, numbers)
+        last = self.output.chain[-1]
+        if is_learned_vocabulary(last) and not self._by_bits:
+            of = ids_of(last)
+            fills = [link for link in self._pending if isinstance(link, Impute) and link.needs]
+            # What takes the place of the missing ones may be any value, unless it is the most frequent one.
+            if any(self.known is not None or link.strategy != "most_frequent" for link in fills):
+                kept, there = counts.kept()
+            else:
+                kept, there = counts.kept(of.min_count, of.max_size, known=self._known_values())
+            if there.any():
+                values, numbers = kept.filter(as_arrow(there > 0)), there[there > 0]
         return [pa.table([values, as_arrow(numbers)], ["value", "count"])]
 
+    def _known_values(self) -> pa.Array | None:
+        """The values that have ids already."""
+        if self.known is None or isinstance(self.output.chain[-1], Keep):
+            return None
+        return self.known.fitted.fitted[-1]["vocabulary"].array
+
     def without_values(self) -> Learning:
-        """The same without the values counted."""
+        """The same without the values counted, and without what it knew before."""
         made = copy(self)
         made.counts, made.learned, made.remarks = None, [*self.learned], {*self.remarks}
+        made.known = made.counted = None
+        return made
+
+    def part(self) -> Learning:
+        """The same, of no rows yet, without what was counted before."""
+        made = self.without_values()
+        made.numbers, made._refined = None, ()
+        made.begin()
         return made
 
     def finish(self) -> None:
-        """Let as many links learn as what was counted allows."""
-        self._learn()
-        self.close()
-        self.numbers = self.counts = self.targets = self.own = None
+        """Let as many links learn as what was counted allows, or find out what to count again for their quantiles."""
+        first = len(self.learned)
+        if self.refinement is not None:
+            self._refined, self.refinement = (*self._refined, self.refinement), None
+        ranges = self._in_doubt()
+        if len(ranges):
+            if self.known is not None:
+                raise inexact_update(self.output, self.accuracy.error)
+            self.refinement = Refinement(ranges)
+        else:
+            self._learn()
+            if self.done:
+                self.counted = self._counted(first)
+            self.numbers, self._refined = None, ()
+        if self.counts is not None:
+            self.counts.close()
+        self.counts = self.targets = self.own = None
+
+    def _known_numbers(self) -> NumberStatistics | None:
+        """What was counted of the numbers, by all scans since a link has learned; None if learned ones stay."""
+        numbers = None if self.known is not None and self.known.numbers_stay else self.numbers
+        for each in self._refined:
+            assert numbers is not None
+            try:
+                numbers = numbers.refined(each.ranges, each.grid)
+            except ValueError as error:
+                raise OptionError(
+                    f"{self.output.where}: a scan has counted other rows than the one before: give each scan all rows, "
+                    "each once."
+                ) from error
+        return numbers
+
+    def _in_doubt(self) -> U64:
+        """The ranges of numbers that another scan is to count, so that quantiles are known: none, if they are."""
+        numbers, found, worst = self._known_numbers(), [], 0.0
+        if numbers is None or len(self._refined) == self.accuracy.scans:
+            return joined([])
+        for place, link in enumerate(self._pending, self._first):
+            if isinstance(link, QuantileTransform):
+                cells = link.in_doubt(numbers)
+                found.append(numbers.ranges(cells))
+                worst = max(worst, numbers.error(cells))
+            try:
+                numbers = after(numbers, link, self._estimated(place, numbers))
+            except Uncounted:
+                break
+        return joined(found if worst > self.accuracy.error else [])
+
+    def _estimated(self, place: int, numbers: NumberStatistics) -> Fitted:
+        """About what a link will learn of numbers: where values lie among cells, it is the same."""
+        link = self.output.chain[place]
+        if not link.needs:
+            return {}
+        if isinstance(link, Impute) and link.strategy == "most_frequent":
+            return {"value": self._most_frequent(place)}
+        if isinstance(link, (NumberTransform, QuantileTransform)):
+            return link.learn(numbers)
+        raise Uncounted
+
+    def _counted(self, first: int) -> Counted | None:
+        """What an update goes on from; None if nothing can be learned of it without another scan of these rows."""
+        once = not any(link.needs for link in self.output.chain[:first])  # one scan was enough
+        vocabulary = is_learned_vocabulary(self.output.chain[-1])
+        if self.targets is not None or not (once or vocabulary):
+            return None
+        values, self.counts = self.counts, None  # its files stay
+        if values is not None and self.is_whole:
+            if vocabulary:
+                of = ids_of(self.output.chain[-1])
+                every = of.min_count == 1 and of.max_size is None
+                values.drop(None if every else self.learned[-1]["vocabulary"].array)
+            values.limit(HELD)
+        if self.numbers is not None and isinstance(self.numbers.grid, Grid):
+            self.numbers.grid.compact()
+        return Counted(
+            first,
+            self.numbers if once else None,
+            None if values is None else CountedValues(values.type, self._by_bits, values if self.is_whole else None),
+            None if self.own is None else tuple(self.own),
+        )
 
     def close(self) -> None:
         """Remove the temporary files, if there are some."""
-        if self.counts is not None:
-            self.counts.close()
+        kept = None if self.counted is None or self.counted.values is None else self.counted.values.rare
+        for values in (self.counts, kept):
+            if values is not None:
+                values.close()
 
-    def _learn(self) -> None:
-        numbers = self.numbers
-        for link in self.output.chain[len(self.learned) :]:
+    @property
+    def lacking(self) -> int | None:
+        """The place of the first link, but for one that learns values, that another scan would have to count for."""
+        chain, made = self.output.chain, copy(self)
+        made.learned, made.remarks = [*self.learned], set()
+        end = len(chain) - is_learned_vocabulary(chain[-1])
+        made._learn(end)
+        return None if len(made.learned) == end else len(made.learned)
+
+    def _learn(self, until: int | None = None) -> None:
+        numbers = self._known_numbers()
+        for link in self.output.chain[len(self.learned) : until]:
             try:
                 fitted = self._of_link(link, numbers)
             except Uncounted:
@@ -242,6 +447,8 @@ class Learning:
                 numbers = made
 
     def _of_link(self, link: ColumnTransform, numbers: NumberStatistics | None) -> Fitted:
+        if self._stays(link):
+            return self._as_before(link)
         if isinstance(link, Categorize) and link.values is not None:
             return self._given(link)
         if not link.needs:
@@ -250,25 +457,34 @@ class Learning:
             if self.own is None:
                 raise Uncounted
             state = self.own[0] if self.own else link.partial(pa.nulls(0, self._value_type))
-            return {"own": finished(self.output.where, link, state)}
+            return {"own": finished(self.output.where, link, deepcopy(state))}
         if isinstance(link, TargetEncode):
             if self.targets is None:
                 raise Uncounted
             return self.targets.learned(self.output.name)
         if isinstance(link, Impute):
-            return {"value": self._imputed(link, numbers)}
+            return self._imputed(link, numbers)
         if isinstance(link, Keep):
             if self.counts is None:
                 raise Uncounted
-            return _categories(Categorize(order="value"), self.counts)
+            return learned_vocabulary(ids_of(link), self.counts, None, None)
         if isinstance(link, (Categorize, Cross)):
-            return self._vocabulary(link.of if isinstance(link, Cross) else link)
+            return self._vocabulary(ids_of(link))
         if numbers is None:
             raise Uncounted
-        assert isinstance(link, (NumberTransform, Bucketize))
-        fitted = link.learn(numbers)
         self._remark(numbers, placed=isinstance(link, (Clip, Bucketize)))
-        return fitted
+        return self._of_numbers(link, numbers)
+
+    def _of_numbers(self, link: ColumnTransform, numbers: NumberStatistics) -> Fitted:
+        """What a link learns of numbers, with how far its quantiles may be off."""
+        assert isinstance(link, (NumberTransform, QuantileTransform))
+        fitted = link.learn(numbers)
+        if not isinstance(link, QuantileTransform) or not link.shares:
+            return fitted
+        error = numbers.error(link.in_doubt(numbers))
+        if error > self.accuracy.error:
+            self.remarks.add("rough")
+        return {**fitted, ERROR: error}
 
     def _remark(self, numbers: NumberStatistics, placed: bool = False) -> None:
         """Remark what was learned from; `placed`: infinite numbers become others."""
@@ -277,13 +493,28 @@ class Learning:
         if numbers.infinite and not placed:
             self.remarks.add("infinite")
 
-    def _vocabulary(self, link: Any) -> Fitted:
+    def _stays(self, link: ColumnTransform) -> bool:
+        """Whether a link keeps what it learned before."""
+        if self.known is None:
+            return False
+        given = isinstance(link, Categorize) and not link.needs
+        return given or (self.known.numbers_stay and not is_learned_vocabulary(link))
+
+    def _as_before(self, link: ColumnTransform) -> Fitted:
+        assert self.known is not None
+        fitted = self.known.fitted.fitted[len(self.learned)]
+        if isinstance(link, Impute) and link.needs and self.counts is not None and not self._by_bits:
+            self._fill(self.counts, fitted["value"])
+        return fitted
+
+    def _vocabulary(self, link: Categorize) -> Fitted:
         if self.counts is None or self._by_bits:
             raise Uncounted
-        fitted = _categories(link, self.counts)
+        before = None if self.known is None else self.known.fitted.fitted[-1]
+        fitted = learned_vocabulary(link, self.counts, self._filled, before)
         if len(fitted["vocabulary"]) > LARGE:
             self.remarks.add("large")
-        if self.counts.rows == self.counts.missing:
+        if self._filled is None and self.counts.rows == self.counts.missing:
             self.remarks.add("empty")
         return fitted
 
@@ -302,21 +533,23 @@ class Learning:
         fitted: Fitted = {"vocabulary": Vocabulary.of(values)}
         return fitted if link.nulls == "missing" else {**fitted, "null": 0}
 
-    def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Any:
+    def _imputed(self, link: Impute, numbers: NumberStatistics | None) -> Fitted:
         if link.strategy == "most_frequent":
-            found = self._most_frequent()
+            fitted: Fitted = {"value": self._most_frequent(len(self.learned))}
         elif numbers is None:
             raise Uncounted
         else:
-            found = numbers.moments().mean if link.strategy == "mean" else numbers.quantiles([0.5])[0]
+            fitted = self._of_numbers(link, numbers)
         if numbers is not None:
             self._remark(numbers)
         if self.counts is not None and not self._by_bits:
-            self._fill(self.counts, found)
-        return found
+            self._fill(self.counts, fitted["value"])
+        return fitted
 
-    def _most_frequent(self) -> Any:
-        if self.counts is None:
+    def _most_frequent(self, place: int) -> Any:
+        """The most frequent value before a link; zero if there is none."""
+        moved = any(isinstance(link, NumberTransform) for link in self.output.chain[self._first : place])
+        if self.counts is None or moved:  # values were counted before they became others
             raise Uncounted
         found = self.counts.most_frequent()
         if found is None:
@@ -331,10 +564,13 @@ class Learning:
                 f"{self.output.where}: the value for missing ones, {value}, is no category, as it is not whole. "
                 "Use Bucketize, or Impute a whole number."
             )
-        counts.fill(value)
+        if self._filled is None:
+            self._filled = value
 
     def made(self, dtype: str) -> FittedOutput:
         """The output, fitted."""
+        if self.known is not None:
+            return replace(self.known.fitted, fitted=tuple(self.learned))
         types, by = self.types[: len(self.output.columns)], self.types[len(self.types) - len(self.output.by) :]
         return FittedOutput(
             self.output, tuple(map(column_type, types)), tuple(self.learned), dtype, tuple(map(column_type, by))
@@ -355,29 +591,6 @@ def known_types(output: OutputSpec, types: Mapping[str, pa.DataType]) -> list[pa
     return [*found, target, *by]
 
 
-def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> NumberStatistics:
-    """What is known of the numbers that a link makes."""
-    if isinstance(link, Impute):
-        try:
-            return numbers.imputed(link.number_of(fitted))
-        except Uncounted:
-            return NumberStatistics(None, None)
-    if isinstance(link, NumberTransform):
-        return numbers.mapped(_Applied(link, fitted), link.monotone)
-    return numbers
-
-
-class _Applied:
-    """A link with what it learned, as a function that overwrites numbers."""
-
-    def __init__(self, link: NumberTransform, fitted: Fitted) -> None:
-        self._link, self._fitted = link, fitted
-
-    def __call__(self, x: F64) -> None:
-        with np.errstate(all="ignore"):
-            self._link.apply(x, self._fitted)
-
-
 def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     """What a scan counts before link `first`, so that it and those behind it learn as much as they can."""
     found: set[str] = set()
@@ -392,15 +605,15 @@ def wanted(chain: Sequence[ColumnTransform], first: int) -> frozenset[str]:
     return frozenset(found)
 
 
-def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
-    """The most scans that a chain may need, and for each but the first, why."""
+def most_scans(chain: Sequence[ColumnTransform], accuracy: Accuracy) -> tuple[int, list[str]]:
+    """The most scans that a chain may need, and why more than one."""
     scans, why = 0, []
     place = next((i for i, link in enumerate(chain) if link.needs), len(chain))
     while place < len(chain):
         scans += 1
         if scans > 1:
             why.append(f"{chain[place]!r} is fitted on what {chain[place - 1]!r} makes")
-        known, moved = set(wanted(chain, place)), False
+        first, known, moved = place, set(wanted(chain, place)), False
         while place < len(chain) and chain[place].needs <= known:
             link = chain[place]
             if isinstance(link, NumberTransform):
@@ -411,23 +624,10 @@ def most_scans(chain: Sequence[ColumnTransform]) -> tuple[int, list[str]]:
             elif isinstance(link, Impute) and any(each.numeric for each in chain):
                 known -= link.needs & {"counts"}  # of numbers that need not be whole: no categories
             place += 1
+        if again := accuracy.most_scans(chain[first:place]):
+            scans += again
+            why.append(accuracy.why(chain[first:place], again))
     return scans, why
-
-
-def _categories(link: Any, counts: ValueCounts) -> Fitted:
-    """The vocabulary of ids, and the counts of its values."""
-    values, numbers = counts.kept(link.min_count, link.max_size, link.order)
-    null = link.nulls == "category" and counts.missing >= max(link.min_count, 1)
-    if null and link.max_size == len(values):
-        # Null comes before values that occur as often as it, and takes the place of the last one, or has none.
-        null = counts.missing >= int(numbers.min())
-        if null:
-            values, numbers = counts.kept(link.min_count, link.max_size - 1, link.order)
-    fitted = {"vocabulary": Vocabulary.of(values), "counts": numbers}
-    if not null:
-        return fitted
-    # In the order of values, it comes before all.
-    return {**fitted, "null": int(np.count_nonzero(numbers > counts.missing)) if link.order == "count" else 0}
 
 
 def _crossed(arrays: Sequence[pa.Array]) -> pa.Array:
@@ -474,10 +674,11 @@ class FitScan:
         outputs: what each output has learned, and what is counted for it.
         rows: how many it has counted.
         is_part: whether it knows nothing of outputs that need no more scans, so that all is learned elsewhere.
+        updates: which fit it updates, and how; "" if it begins a new one.
     """
 
-    def __init__(self, outputs: Sequence[Learning]) -> None:
-        self.outputs, self.is_part = tuple(outputs), False
+    def __init__(self, outputs: Sequence[Learning], updates: str = "") -> None:
+        self.outputs, self.is_part, self.updates = tuple(outputs), False, updates
         self.rows = 0
         for output in self.counting.values():
             output.begin()
@@ -495,20 +696,31 @@ class FitScan:
     @property
     def mark(self) -> str:
         """A digest of what it counts: only scans of one mark merge."""
-        state = blake2b(digest_size=8)
+        state = blake2b(self.updates.encode(), digest_size=8)
         for output in self.counting.values():
-            known = (output.output, [column_type(type_).text for type_ in output.types], output.learned)
+            types = [column_type(type_).text for type_ in output.types]
+            known = (output.output, types, output.learned, output.accuracy)
             state.update(repr(known).encode("utf-8", "surrogatepass"))
+            state.update(b"" if output.refinement is None else output.refinement.ranges.astype("<u8").tobytes())
         return state.hexdigest()
 
     def part(self) -> FitScan:
         """A scan that has counted nothing, for a part of the rows, and knows only what it needs: small to send."""
         made = copy(self)
         made.rows, made.is_part = 0, True
-        made.outputs = tuple(output.without_values() for output in self.counting.values())
-        for output in made.outputs:
-            output.begin()
+        made.outputs = tuple(output.part() for output in self.counting.values())
         return made
+
+    def recall(self) -> None:
+        """Count the rows before an update, too: once, in one of the scans that are merged.
+
+        Raises:
+            OptionError: what was counted of them is not enough; or another rank knows it.
+        """
+        for output in self.counting.values():
+            output.recall()
+            if most_scans(output.output.chain, output.accuracy)[0] > 1 and (place := output.lacking) is not None:
+                raise not_updated(output.output, place)
 
     def add(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Count rows, which have at least `columns`.
@@ -554,11 +766,14 @@ class FitScan:
 
         Raises:
             EmptyDatasetError: there are no rows.
+            OptionError: an update needs the rows before it again.
         """
         if self.counting and not self.rows:
             raise EmptyDatasetError("fit: there are no rows to learn from.")
         for output in self.counting.values():
             output.finish()
+        for output in self.counting.values() if self.updates else ():
+            raise not_updated(output.output, len(output.learned))
         if self.counting:
             return FitScan(self.outputs)
         for line in lines_of(self.outputs):

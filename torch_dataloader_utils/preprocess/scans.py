@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch_dataloader_utils.preprocess.refinement import Accuracy
 from torch_dataloader_utils.preprocess.scan import most_scans
 from torch_dataloader_utils.preprocess.spec import OutputSpec
 
@@ -35,9 +36,9 @@ class Scans:
         return "\n".join(lines) + ">"
 
 
-def scans_of(outputs: Sequence[OutputSpec]) -> Scans:
+def scans_of(outputs: Sequence[OutputSpec], accuracy: Accuracy) -> Scans:
     """The scans that these outputs need."""
-    needed = {output: most_scans(output.chain) for output in outputs}
+    needed = {output: most_scans(output.chain, accuracy) for output in outputs}
     most = max((scans for scans, _ in needed.values()), default=0)
     columns = tuple(
         tuple(dict.fromkeys(name for output in outputs if needed[output][0] > scan for name in output.read_columns))

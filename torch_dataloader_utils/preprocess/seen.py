@@ -6,16 +6,18 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from torch_dataloader_utils.preprocess.grid import Grid, between
+from torch_dataloader_utils.hashing import U64
+from torch_dataloader_utils.kernels.grid import values_of
+from torch_dataloader_utils.preprocess.cells import CountedCells, RefinedCells, between, rank_of
+from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.moments import Moments
-
-if TYPE_CHECKING:
-    from torch_dataloader_utils.preprocess.steps import F64
+from torch_dataloader_utils.preprocess.steps import F64
+from torch_dataloader_utils.preprocess.transforms import ColumnTransform, Fitted, Impute, NumberTransform
 
 
 class Uncounted(Exception):
@@ -28,7 +30,7 @@ class NumberStatistics:
 
     Attributes:
         sums: of the finite ones; None if they were not counted.
-        grid: of the finite ones; None if they were not counted.
+        grid: of the finite ones, or what was made of one by another scan; None if they were not counted.
         missing: how many are NaN.
         below: how many are -infinity.
         above: how many are infinity.
@@ -37,7 +39,7 @@ class NumberStatistics:
     """
 
     sums: Moments | None
-    grid: Grid | None
+    grid: Grid | RefinedCells | None
     missing: int = 0
     below: int = 0
     above: int = 0
@@ -61,7 +63,7 @@ class NumberStatistics:
         self.finite += count
         if self.sums is not None:
             self.sums.add(x)
-        if self.grid is not None:
+        if isinstance(self.grid, Grid):
             self.grid.add(x)
 
     def merge(self, other: NumberStatistics) -> None:
@@ -72,7 +74,7 @@ class NumberStatistics:
         self.finite += other.finite
         if self.sums is not None and other.sums is not None:
             self.sums.merge(other.sums)
-        if self.grid is not None and other.grid is not None:
+        if isinstance(self.grid, Grid) and isinstance(other.grid, Grid):
             self.grid.merge(other.grid)
 
     @property
@@ -113,30 +115,72 @@ class NumberStatistics:
             raise Uncounted
         if not self.count:
             return [0.0] * len(shares)
-        return self._between(shares) if self.through else self.grid.quantiles(shares)
-
-    def _between(self, shares: Sequence[float]) -> list[float]:
-        """The quantiles of what functions made of the counted numbers: they keep the order of these."""
-        assert self.grid is not None
-        low, _ = self._ends()
-        first = self.below if np.isfinite(low) else 0  # where the counted ones begin
-        count = self.count
-        ranks = [share * (count - 1) for share in shares]
-        places = [place for rank in ranks for place in (math.floor(rank), min(math.floor(rank) + 1, count - 1))]
-        own = [min(max(place - first, 0), self.finite - 1) for place in places]
+        ranks, first = self._ranks(shares)
+        places = np.array([place - first for one, two, _ in ranks for place in (one, two)])
+        own = np.clip(places, 0, self.finite - 1).tolist()
+        # Functions keep the order of what was counted: they make the quantiles' neighbours of those before them.
         made = np.array(self.grid.order_statistics(own) if self.finite else [0.0] * len(own))
-        made[[place < first for place in places]] = -np.inf
-        made[[place - first >= self.finite for place in places]] = np.inf
+        made[places < 0], made[places >= self.finite] = -np.inf, np.inf
         for function in self.through:
             function(made)
         pairs = made.reshape(-1, 2).tolist()
-        return [between(a, b, rank - math.floor(rank)) for (a, b), rank in zip(pairs, ranks, strict=True)]
+        return [between(low, high, part) for (low, high), (_, _, part) in zip(pairs, ranks, strict=True)]
 
-    def bounds(self, buckets: int) -> list[float]:
-        """Quantiles that cut the numbers into so many buckets, or fewer, none of them empty."""
+    def _ranks(self, shares: Sequence[float]) -> tuple[list[tuple[int, int, float]], int]:
+        """The places of quantiles among all finite numbers, and that of the first one that the grid holds."""
+        low, _ = self._ends()
+        return [rank_of(share, self.count) for share in shares], self.below if math.isfinite(low) else 0
+
+    def in_doubt(self, shares: Sequence[float], buckets: bool = False) -> npt.NDArray[np.intp]:
+        """The numbers of the grid's cells inside of which quantiles lie.
+
+        Args:
+            shares: of the quantiles.
+            buckets: whether they are those of `bounds`, which look for the next number above the least, too.
+        """
+        if self.grid is None or not self.count:
+            return np.empty(0, np.intp)
+        ranks, first = self._ranks(shares)
+        places = [place - first for one, two, _ in ranks for place in (one, two)]
+        found = self.grid.in_doubt([place for place in places if 0 <= place < self.finite])
+        return np.union1d(found, self._around_least(shares)) if buckets else found
+
+    def _around_least(self, shares: Sequence[float]) -> npt.NDArray[np.intp]:
+        """The number of the cell in which the numbers that are the least ones end, if a quantile is one of these."""
+        assert self.grid is not None
+        least, greatest = (values_of(end) for end in self.grid.cells()[1:3])
+        for function in self.through:
+            function(least)
+            function(greatest)
+        lowest = self._known()[0]
+        straddling = (least == lowest) & (greatest > lowest) & (self.grid.cells().counts > 2)
+        return np.flatnonzero(straddling & (min(self.quantiles(shares)) <= lowest))
+
+    def error(self, doubtful: npt.NDArray[np.intp]) -> float:
+        """How far ranks of quantiles within these cells may be off, as a share of all numbers; 0.0 if there is none."""
+        return 0.0 if self.grid is None else self.grid.error(doubtful)
+
+    def ranges(self, doubtful: npt.NDArray[np.intp]) -> U64:
+        """The ordered bits of the ends of these cells, [cells, 2]."""
+        if self.grid is None:
+            return np.empty((0, 2), np.uint64)
+        cells = self.grid.cells()
+        return np.stack([cells.least[doubtful], cells.greatest[doubtful]], axis=1)
+
+    def refined(self, ranges: U64, parts: CountedCells) -> NumberStatistics:
+        """What is known after another scan has counted the numbers within ranges by lesser cells.
+
+        Raises:
+            ValueError: that scan has counted others.
+        """
+        assert self.grid is not None
+        return replace(self, grid=RefinedCells.of(self.grid, ranges, parts))
+
+    def bounds(self, shares: Sequence[float]) -> list[float]:
+        """The quantiles at these shares, ascending, but for those that cut off a bucket without a number."""
         known = self._known()
         made: list[float] = []
-        for bound in self.quantiles([i / buckets for i in range(1, buckets)]):
+        for bound in self.quantiles(shares):
             if bound <= known[0]:  # no value is below it: the next one
                 if len(known) == 1:
                     continue
@@ -170,7 +214,7 @@ class NumberStatistics:
 
     def mapped(self, function: Callable[[F64], None], monotone: bool) -> NumberStatistics:
         """What a function makes of them: counted again if each value is known, else only what follows."""
-        if self.grid is not None and self.grid.exact and not self.through:
+        if isinstance(self.grid, Grid) and self.grid.exact and not self.through:
             return self._recounted(function, self.grid)
         if self.grid is None or not monotone or self._overflows(function, self.grid):
             return NumberStatistics(None, None, self.missing, self.below, self.above, self.finite)
@@ -178,7 +222,7 @@ class NumberStatistics:
             None, self.grid, self.missing, self.below, self.above, self.finite, (*self.through, function)
         )
 
-    def _overflows(self, function: Callable[[F64], None], grid: Grid) -> bool:
+    def _overflows(self, function: Callable[[F64], None], grid: CountedCells) -> bool:
         """Whether finite numbers become infinite, and so are no numbers to learn from any more."""
         ends = grid.known()[[0, -1]] if self.finite else np.empty(0)
         for each in (*self.through, function):
@@ -192,12 +236,34 @@ class NumberStatistics:
         times = np.concatenate([counts, ends[ends > 0]])
         function(made)
         finite = np.isfinite(made)
-        result = NumberStatistics(Moments(), Grid(), self.missing, finite=int(times[finite].sum()))
-        result.missing += int(times[np.isnan(made)].sum())
-        result.below, result.above = int(times[made == -np.inf].sum()), int(times[made == np.inf].sum())
-        assert result.sums is not None
-        assert result.grid is not None
-        result.grid.add_counted(made[finite] + 0.0, times[finite])
+        sums, counted = Moments(), Grid()
+        counted.add_counted(made[finite] + 0.0, times[finite])
         for value, number in zip(made[finite].tolist(), times[finite].tolist(), strict=True):
-            result.sums.add_repeated(value, number)
-        return result
+            sums.add_repeated(value, number)
+        missing = self.missing + int(times[np.isnan(made)].sum())
+        below, above = int(times[made == -np.inf].sum()), int(times[made == np.inf].sum())
+        return NumberStatistics(sums, counted, missing, below, above, int(times[finite].sum()))
+
+
+def after(numbers: NumberStatistics, link: ColumnTransform, fitted: Fitted) -> NumberStatistics:
+    """What is known of the numbers that a link makes."""
+    if isinstance(link, Impute):
+        try:
+            return numbers.imputed(link.number_of(fitted))
+        except Uncounted:  # there are numbers, so what follows does not learn that there are none
+            finite = numbers.finite + numbers.missing
+            return NumberStatistics(None, None, 0, numbers.below, numbers.above, finite, numbers.through)
+    if isinstance(link, NumberTransform):
+        return numbers.mapped(_Applied(link, fitted), link.monotone)
+    return numbers
+
+
+class _Applied:
+    """A link with what it learned, as a function that overwrites numbers."""
+
+    def __init__(self, link: NumberTransform, fitted: Fitted) -> None:
+        self._link, self._fitted = link, fitted
+
+    def __call__(self, x: F64) -> None:
+        with np.errstate(all="ignore"):
+            self._link.apply(x, self._fitted)

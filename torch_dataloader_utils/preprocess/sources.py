@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +23,14 @@ from torch_dataloader_utils.loader.dataset import (
 )
 from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
-from torch_dataloader_utils.preprocess.columns import with_fields
+from torch_dataloader_utils.preprocess.columns import types_by_name, with_fields
 from torch_dataloader_utils.schemas.columns import project
 
 # Keywords of `stream` that do not say which rows are read.
 OF_FIT = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
-_ROWS = 65_536  # at a time
+_ROWS = 65_536  # at a time; more, if all values have a fixed width: a column's counts are in the cache only once for
+_MOST_ROWS = 262_144  # all of them,
+_MOST_BYTES = 128 << 20  # as long as they take no more
 # Threads read ahead, and as many rows are counted at once as are worth their overhead.
 READ: Mapping[str, Any] = {"transform": None, "batch_size": _ROWS, "num_workers": None}
 
@@ -82,7 +84,8 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: in
     def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
         # Only a transform is given the places of rows.
         how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
-        stored = as_stored(dataset, {**READ, **how}, f"{call}()")
+        rows = rows_at_once(types_by_name(dataset.schema, columns).values())
+        stored = as_stored(dataset, {**READ, "batch_size": rows, **how}, f"{call}()")
         read.append(rows_of_dataset(stored))
         with closing(part_of(stored, part, parts)) as own:
             if passes_of(own).source.splits:
@@ -112,6 +115,15 @@ class PlacedRows(DeclaredTransform):
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows."""
         return with_fields(rows, self.columns).select(list(self.columns))
+
+
+def rows_at_once(types: Iterable[pa.DataType]) -> int:
+    """How many rows of columns of these types are read at a time."""
+    try:
+        width: int = sum(type_.bit_width for type_ in types) // 8
+    except ValueError:  # of any width
+        return _ROWS
+    return max(_ROWS, min(_MOST_ROWS, _MOST_BYTES // max(width, 1)))
 
 
 def known_rows(dataset: LoaderDataset) -> int | None:
@@ -177,7 +189,8 @@ def _several(source: Any) -> bool:
 
 def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
     """Some rows at a time, without places, which rows in memory do not have: who counts them tells what is missing."""
-    yield from project(table, [name for name in columns if name != PLACE]).to_batches(_ROWS)
+    wanted = project(table, [name for name in columns if name != PLACE])
+    yield from wanted.to_batches(rows_at_once(wanted.schema.types))
 
 
 def _of_all(several: Sequence[FitRows]) -> FitRows:

@@ -30,6 +30,7 @@ I64: TypeAlias = npt.NDArray[np.int64]
 Fitted: TypeAlias = Mapping[str, Any]  # what a transform learned: plain values, and a `Vocabulary`
 
 HELD = ("vocabulary", "counts", "encoding")  # of these, what is learned by value; all else is plain
+ERROR = "quantile_error"  # says how far ranks of learned quantiles may be off, and decides nothing
 _LARGE = 2.0**900  # far from where a float64 added to another one is infinite
 STRATEGIES = ("mean", "median", "most_frequent")
 PARTS: dict[str, tuple[int, int]] = {  # the least value of each, and how many there are
@@ -63,6 +64,7 @@ _positive = values("a number above 0", lambda value: _finite(value) and value > 
 _given = values("a value", lambda value: value is not None)
 _any = values("anything", lambda value: True)
 _share = values("a share from 0 to 1", lambda value: _finite(value) and 0 <= value <= 1)
+_of_quantiles: dict[str, Check] = {ERROR: maybe(_share)}  # unknown of those saved before it was kept
 
 
 def _shares(name: str, given: Any) -> Any:
@@ -104,16 +106,34 @@ class ColumnTransform(Value):
         """Check what was read as learned.
 
         Raises:
-            OptionError: it is not what `learn` returns.
+            OptionError: it is not what is learned.
         """
-        for name, check in self.learned.items():
+        learned = self.learned
+        for name, check in learned.items():
             check(name, fitted.get(name))
         for name in fitted:
-            if name not in self.learned:
+            if name not in learned:
                 raise OptionError(f"{self!r} learns no {shown(name)}.")
 
 
 Links: TypeAlias = Sequence[tuple[ColumnTransform, Fitted]]
+
+
+class QuantileTransform(ColumnTransform):
+    """A transform that may learn quantiles of numbers."""
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """Those whose quantiles it learns."""
+        raise NotImplementedError
+
+    def learn(self, seen: NumberStatistics) -> dict[str, Any]:
+        """What it has to know of the numbers that it is fitted on."""
+        raise NotImplementedError
+
+    def in_doubt(self, seen: NumberStatistics) -> npt.NDArray[np.intp]:
+        """The cells of numbers whose values it would have to know for exact quantiles: see `NumberStatistics`."""
+        return seen.in_doubt(self.shares)
 
 
 class NumberTransform(ColumnTransform):
@@ -121,7 +141,7 @@ class NumberTransform(ColumnTransform):
 
     monotone: ClassVar[bool] = True  # whether a greater number never becomes a lesser one, nor missing
 
-    def learn(self, seen: NumberStatistics) -> dict[str, float]:
+    def learn(self, seen: NumberStatistics) -> dict[str, Any]:
         """What it has to know of the numbers that it is fitted on."""
         return {}
 
@@ -227,7 +247,7 @@ class MinMax(NumberTransform):
         return low, high, spread, 0.5 if spread + low != high else math.inf
 
 
-class Robust(NumberTransform):
+class Robust(NumberTransform, QuantileTransform):
     """(x - median) / (the distance between two quantiles); where these are equal, x - median."""
 
     low: float = setting(default=0.25, check=_share, doc="the share below the lower quantile", kw_only=False)
@@ -241,13 +261,18 @@ class Robust(NumberTransform):
             raise OptionError(f"Robust({self.low}, {self.high}): expected low < high.")
 
     @property
+    def shares(self) -> Sequence[float]:
+        """See `QuantileTransform`."""
+        return self.low, 0.5, self.high
+
+    @property
     def learned(self) -> Mapping[str, Check]:
         """See `ColumnTransform`."""
-        return {"median": _finite_number, "range": _positive}
+        return {"median": _finite_number, "range": _positive, **_of_quantiles}
 
     def learn(self, seen: NumberStatistics) -> dict[str, float]:
         """The median, and the distance."""
-        low, median, high = seen.quantiles((self.low, 0.5, self.high))
+        low, median, high = seen.quantiles(self.shares)
         return {"median": median, "range": _width(high - low)}
 
     def steps(self, fitted: Fitted) -> list[NumberStep]:
@@ -275,7 +300,7 @@ class Log1p(NumberTransform):
         return (lambda x: -one_log1p(-x) if x < 0 else one_log1p(x)) if self.signed else one_log1p
 
 
-class Clip(NumberTransform):
+class Clip(NumberTransform, QuantileTransform):
     """min(max(x, low), high), with given bounds or learned quantiles: `Clip(0.01, 0.99)` are values."""
 
     low: float | None = setting(default=None, check=_bound, doc="the least value; None: no bound", kw_only=False)
@@ -298,9 +323,16 @@ class Clip(NumberTransform):
         return frozenset() if self.quantiles is None else frozenset({"grid"})
 
     @property
+    def shares(self) -> Sequence[float]:
+        """See `QuantileTransform`."""
+        return self.quantiles or ()
+
+    @property
     def learned(self) -> Mapping[str, Check]:
         """See `ColumnTransform`."""
-        return {} if self.quantiles is None else {"low": maybe(_finite_number), "high": maybe(_finite_number)}
+        if self.quantiles is None:
+            return {}
+        return {"low": maybe(_finite_number), "high": maybe(_finite_number), **_of_quantiles}
 
     def learn(self, seen: NumberStatistics) -> dict[str, float]:
         """The bounds, unless they are given; none of a column without a number."""
@@ -324,7 +356,7 @@ class Clip(NumberTransform):
         return lambda x: _clipped(x, low, high) + 0.0
 
 
-class Impute(ColumnTransform):
+class Impute(QuantileTransform):
     """A value in place of missing ones: "mean", "median", "most_frequent" (ties: the least), or one that is given.
 
     A given value and "most_frequent" work on any type, and keep it.
@@ -355,13 +387,25 @@ class Impute(ColumnTransform):
     @property
     def learned(self) -> Mapping[str, Check]:
         """See `ColumnTransform`."""
-        return {} if self.strategy is None else {"value": _finite_number if self.numeric else _given}
+        if self.strategy is None:
+            return {}
+        checks = {"value": _finite_number if self.numeric else _given}
+        return {**checks, **_of_quantiles} if self.shares else checks
 
     @property
     def needs(self) -> frozenset[str]:
         """The statistics that it learns from."""
         found = {"mean": "moments", "median": "grid", "most_frequent": "counts"}
         return frozenset() if self.strategy is None else frozenset({found[self.strategy]})
+
+    @property
+    def shares(self) -> Sequence[float]:
+        """See `QuantileTransform`."""
+        return (0.5,) if self.strategy == "median" else ()
+
+    def learn(self, seen: NumberStatistics) -> dict[str, Any]:
+        """The mean or median."""
+        return {"value": seen.quantiles(self.shares)[0] if self.shares else seen.moments().mean}
 
     def fill_of(self, fitted: Fitted) -> Any:
         """The value in place of missing ones, given or learned."""
@@ -389,7 +433,7 @@ class IdTransform(ColumnTransform):
     ends = True
 
 
-class Bucketize(IdTransform):
+class Bucketize(IdTransform, QuantileTransform):
     """The bucket of a number: 1 + the number of bounds that are not greater; 0 for missing.
 
     Learned bounds are quantiles, so that buckets hold about as many rows each, and none is empty: of bounds that would
@@ -412,15 +456,24 @@ class Bucketize(IdTransform):
         return frozenset() if self.bounds is not None else frozenset({"grid"})
 
     @property
+    def shares(self) -> Sequence[float]:
+        """See `QuantileTransform`."""
+        return [i / self.quantiles for i in range(1, self.quantiles)] if self.quantiles else ()
+
+    def in_doubt(self, seen: NumberStatistics) -> npt.NDArray[np.intp]:
+        """See `QuantileTransform`."""
+        return seen.in_doubt(self.shares, buckets=True)
+
+    @property
     def learned(self) -> Mapping[str, Check]:
         """See `ColumnTransform`."""
-        return {} if self.quantiles is None else {"bounds": _ascending_or_none}
+        return {} if self.quantiles is None else {"bounds": _ascending_or_none, **_of_quantiles}
 
     def learn(self, seen: NumberStatistics) -> dict[str, Any]:
         """The bounds."""
         if self.quantiles is None:
             return {}
-        return {"bounds": seen.bounds(self.quantiles) if seen.count else []}
+        return {"bounds": seen.bounds(self.shares) if seen.count else []}
 
     def bounds_of(self, fitted: Fitted) -> list[float]:
         """The bounds, given or learned."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -28,6 +29,9 @@ class Block:
         table: the unconverted rows, for those outputs.
         nbytes: measured size of the decoded rows.
         work: the work that reading it took, once known.
+        left_out: rows of the task that are left out, because a transform failed for them: int64, ascending, numbered as
+            the rows of the task are; None for none. Where a task is read, places count them, so that a row that fails
+            only now and then moves no other.
     """
 
     rows: int
@@ -35,6 +39,12 @@ class Block:
     table: Any
     nbytes: int
     work: Work = NO_WORK
+    left_out: Array | None = None
+
+    @property
+    def rows_read(self) -> int:
+        """The number of rows of the task, with those left out."""
+        return self.rows + (0 if self.left_out is None else len(self.left_out))
 
     @classmethod
     def of_columns(cls, rows: int, columns: dict[str, Column]) -> Block:
@@ -56,6 +66,13 @@ class Block:
         columns = {key: concat([(block.columns or {})[key] for block in blocks]) for key in blocks[0].columns}
         return Block.of_columns(sum(block.rows for block in blocks), columns)
 
+    @staticmethod
+    def joined_reads(blocks: Sequence[Block]) -> Block:
+        """The same of blocks that were read for one task."""
+        ends = accumulate((block.rows_read for block in blocks), initial=0)
+        gaps = [block.left_out + end for block, end in zip(blocks, ends, strict=False) if block.left_out is not None]
+        return replace(Block.joined(blocks), left_out=np.concatenate(gaps) if gaps else None)
+
     def slice(self, first: int, last: int) -> Block:
         """Rows `[first, last)`, as views."""
         if self.columns is None:
@@ -64,10 +81,14 @@ class Block:
 
     def take(self, places: Array, memory: Memory | None = None) -> Block:
         """The rows with these numbers (integers [m]), in fresh memory; dense columns in `memory` if given."""
+        if self.left_out is not None:
+            gaps = np.flatnonzero(~self.are_there(places))
+            taken = self.without_gaps().take(self.present(places), memory)
+            return replace(taken, left_out=gaps if len(gaps) else None)
         if self.columns is None:
             table = pa.Table.from_batches([self.table])
-            taken = [take_rows(column, places) for column in table.columns]
-            return Block.of_table(compact(pa.Table.from_arrays(taken, schema=table.schema)))
+            columns = [take_rows(column, places) for column in table.columns]
+            return Block.of_table(compact(pa.Table.from_arrays(columns, schema=table.schema)))
         numbers = places.astype(np.intp, copy=False)  # converted once: numpy takes by these only
         return Block.of_columns(
             len(places),
@@ -77,14 +98,51 @@ class Block:
             },
         )
 
-    def marked(self, valid_key: str | None, real: bool) -> Block:
-        """The same rows, marked under `valid_key` as real or as repeats; unmarked if that is None."""
+    def are_there(self, places: Array) -> Array:
+        """Which rows of the task, by their numbers, are not left out: bool [m]."""
+        there = np.ones(self.rows_read, np.bool_)
+        if self.left_out is not None:
+            there[self.left_out] = False
+        return there[places]
+
+    def present(self, places: Array) -> Array:
+        """The numbers in the block of those of these rows of the task that are not left out, integers."""
+        if self.left_out is None:
+            return places
+        there = places[self.are_there(places)]
+        return there - np.searchsorted(self.left_out, there)
+
+    def before(self, place: int) -> int:
+        """The number of rows before this row of the task."""
+        return place if self.left_out is None else place - int(np.searchsorted(self.left_out, place))
+
+    def span(self, first: int, rows: int) -> tuple[int, int]:
+        """The range of rows (first row, row count) that are there of such a range of the task's."""
+        begin = self.before(first)
+        return begin, self.before(first + rows) - begin
+
+    def without_gaps(self) -> Block:
+        """The same rows, numbered without those left out."""
+        return replace(self, left_out=None)
+
+    def marked(self, valid_key: str | None, real: bool, failed: Array | None = None) -> Block:
+        """The same rows, marked under `valid_key` as real or as repeats; unmarked if that is None.
+
+        Args:
+            valid_key: the key.
+            real: whether they are real.
+            failed: the numbers of those in whose places are others, because a transform failed for them.
+        """
         if valid_key is None:
             return self
         marks = np.full(self.rows, real)
+        if failed is not None:
+            marks[failed] = False
         if self.columns is None:
-            return Block.of_table(self.table.append_column(valid_key, as_arrow(marks)))
-        return Block.of_columns(self.rows, {**self.columns, valid_key: Dense(marks)})
+            made = Block.of_table(self.table.append_column(valid_key, as_arrow(marks)))
+        else:
+            made = Block.of_columns(self.rows, {**self.columns, valid_key: Dense(marks)})
+        return replace(made, left_out=self.left_out)
 
     def after(self, work: Work, task: Task) -> Block:
         """The same rows of this task, after more work."""
@@ -182,6 +240,10 @@ class Scan(Protocol):
     @property
     def mark(self) -> str:
         """What states and ranks compare of transforms; "" if there is nothing to compare."""
+
+    @property
+    def marks_before(self) -> Sequence[str]:
+        """What they compared before transforms grew."""
 
     @property
     def output_schema(self) -> pa.Schema:

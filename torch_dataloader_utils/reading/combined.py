@@ -13,6 +13,7 @@ from torch_dataloader_utils.convert.columns import Column, Dense
 from torch_dataloader_utils.events import Work, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of, split_pieces
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead, Stage
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.windows import Span, places_of
 
 
@@ -36,9 +37,11 @@ class SourceKey:
     def added(self, block: Block, part: int) -> Block:
         """The rows of a dataset, with the column."""
         if block.columns is not None:
-            return Block.of_columns(block.rows, {**block.columns, self.key: self.column(block.rows, part)})
-        value = part if self.names is None else self.names[part]
-        return Block.of_table(block.table.append_column(self.key, pa.repeat(pa.scalar(value, self.type), block.rows)))
+            made = Block.of_columns(block.rows, {**block.columns, self.key: self.column(block.rows, part)})
+        else:
+            value = pa.scalar(part if self.names is None else self.names[part], self.type)
+            made = Block.of_table(block.table.append_column(self.key, pa.repeat(value, block.rows)))
+        return replace(made, left_out=block.left_out)
 
     def column(self, rows: int, part: int) -> Dense:
         """The column of some rows of a dataset."""
@@ -76,6 +79,11 @@ class CombinedScan:
         """Those of the parts, if there are any."""
         marks = [scan.mark for scan in self.scans]
         return ", ".join(marks) if any(marks) else ""
+
+    @property
+    def marks_before(self) -> Sequence[str]:
+        """Those of all parts."""
+        return list(dict.fromkeys(mark for scan in self.scans for mark in scan.marks_before))
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -168,8 +176,8 @@ class CombinedReader:
             for i, (first, count) in zip(places, part_spans, strict=True):
                 spans[i] = at + first, count
             blocks.append(block)
-            at += block.rows
-        return Block.joined(blocks), spans
+            at += block.rows_read
+        return Block.joined_reads(blocks), spans
 
     def share(self, task: Task) -> _PartRead | None:
         """A read of the task that other readers may join; None for a window with rows of several parts."""
@@ -224,3 +232,13 @@ class _PartRead:
 def _parts(pieces: Iterable[Piece]) -> set[int]:
     """The parts to which the pieces' rows belong."""
     return {split_of(piece).file.part for piece in split_pieces(pieces)}
+
+
+def most_failed(scan: Scan) -> dict[str | int | None, float]:
+    """For each dataset that goes on if its transform fails for rows, how many these may be: a share, or a number.
+
+    By its name or number; for a single dataset, by None.
+    """
+    scans = scan.scans if isinstance(scan, CombinedScan) else (scan,)
+    rules = ((each, each.skipping) for each in scans if isinstance(each, ScanSpec))
+    return {each.source: rule.most for each, rule in rules if rule is not None}

@@ -16,10 +16,11 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.kernels.pages import Chunks, joined
 from torch_dataloader_utils.late_imports import as_arrow
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, split_of
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, Split, split_of
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
 from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_calls, mask_of, read_columns
 from torch_dataloader_utils.reading.files import FileReader
+from torch_dataloader_utils.reading.places import RowOfFile, row_of_file
 from torch_dataloader_utils.schemas.columns import conform, constant
 from torch_dataloader_utils.schemas.dictionaries import numbered
 from torch_dataloader_utils.schemas.merge import without_dictionaries
@@ -124,6 +125,10 @@ class RunReader:
             bisect_left(starts, piece.rows.stop, hi=len(starts) - 1),
         )
 
+    def whole(self, run: SegmentRun) -> Piece:
+        """All rows of a run."""
+        return Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None)
+
     def start(self, run: SegmentRun) -> int:
         """The plan row number of a run's first row."""
         return self._starts(run.file)[run.first]
@@ -151,6 +156,30 @@ class RunReader:
             named.append(f"{path}, {self._spec.opener.segment_name}{plural} {', '.join(map(str, numbers))}")
         more = f" and {len(by_file) - _NAMED_FILES} more files" if len(by_file) > _NAMED_FILES else ""
         return "; ".join(named) + more
+
+    def rows_of(self, places: Sequence[int], runs: Sequence[SegmentRun]) -> list[tuple[str, RowOfFile]]:
+        """The rows of these runs that have these places: file, and number.
+
+        Raises:
+            LookupError: there is no such row.
+        """
+        return [next(self._rows_at(place, runs)) for place in places]
+
+    def _rows_at(self, place: int, runs: Sequence[SegmentRun]) -> Iterator[tuple[str, RowOfFile]]:
+        assert self._spec.keys is not None
+        for run in runs:
+            file = self._files[run.file].info
+            segments = [segment.number for segment in self.segments(run)]
+            found = row_of_file(place, self._spec.keys.of(file), segments)
+            if found is not None:
+                yield file.path, found
+        raise LookupError(f"no row of the files that were read has the place {place}")
+
+    def in_words(self, row: tuple[str, RowOfFile]) -> str:
+        """Where a row is, for messages."""
+        path, (number, segment) = row
+        within = "" if segment is None else f"{self._spec.opener.segment_name} {segment} of "
+        return f"row {number} of {within}{path}"
 
     def decode(self, run: SegmentRun, schema: pa.Schema, rows: Numbers | None = None) -> pa.Table:
         """These columns of the run's rows, with the resolved types, as a table.

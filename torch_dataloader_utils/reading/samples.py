@@ -240,6 +240,11 @@ class SampleScan:
         return ""
 
     @property
+    def marks_before(self) -> Sequence[str]:
+        """None."""
+        return ()
+
+    @property
     def output_schema(self) -> pa.Schema:
         """The Arrow schema of the samples."""
         return pa.schema([(field.key, field.type) for field in self.fields])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +12,16 @@ from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.formats.sizes import fixed_width
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import BlockReader, Stage
 from torch_dataloader_utils.reading.buffers import BufferPool
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
+from torch_dataloader_utils.reading.draws import DRAW, Draws
+from torch_dataloader_utils.reading.failures import Skipping
 from torch_dataloader_utils.reading.files import FileOpener
+from torch_dataloader_utils.reading.places import PLACE_FIELD, FileKeys, placed
 from torch_dataloader_utils.reading.task_reader import TaskReader
-from torch_dataloader_utils.reading.transforms import marks_of, prepare
+from torch_dataloader_utils.reading.transforms import marks_before, marks_of, prepare, reads_place
 from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
@@ -36,7 +40,7 @@ class ScanSpec:
         decided: whether all rows of the files pass it, so that it need not be applied.
         predicate_columns: the columns that it and `chosen` use.
         given: the schema that the transform and the converter receive (`parent.child` for a field of a struct).
-        transform: a function of a record batch, or None.
+        transform: a function of a record batch, and of a generator if it draws; or None.
         transform_rows: whether it keeps the number of rows ("same") or not ("any").
         output_schema: schema of the rows that are converted.
         converter: converts them.
@@ -46,6 +50,10 @@ class ScanSpec:
         chosen: chooses rows by their values; None for all.
         copies: how many copies rows get; None: one of each.
         stage: makes other rows of those of a task, such as sequences of documents; None: these are delivered.
+        keys: of the files, if the column `PLACE` is read beside those that are asked for.
+        skipping: what becomes of rows for which the transform fails; None: they are errors.
+        draws: by what the transform draws numbers; None if it draws none.
+        source: the dataset of a combination that the rows are of: its name, or its number; None: they are of none.
         pool: memory that rows are shuffled into.
     """
 
@@ -57,7 +65,7 @@ class ScanSpec:
     predicate: pc.Expression | None
     predicate_columns: tuple[str, ...]
     given: pa.Schema
-    transform: Callable[[pa.RecordBatch], pa.RecordBatch] | None
+    transform: Callable[..., pa.RecordBatch] | None
     transform_rows: str
     output_schema: pa.Schema
     converter: Converter
@@ -68,12 +76,45 @@ class ScanSpec:
     chosen: RowMask | None = field(default=None, compare=False)
     copies: RowCopies | None = field(default=None, compare=False)
     stage: Stage | None = None
+    keys: FileKeys | None = field(default=None, repr=False, compare=False)
+    skipping: Skipping | None = None
+    draws: Draws | None = None
+    source: str | int | None = None
     pool: BufferPool = field(default_factory=BufferPool, repr=False, compare=False)
 
     @property
     def local(self) -> bool:
         """Whether the files are on this machine."""
         return self.storage.local
+
+    def with_places(self, keys: FileKeys | None = None) -> ScanSpec:
+        """The scan that also reads the places of rows, by the names of files, or else their paths."""
+        if self.keys is not None:
+            return self
+        keys = FileKeys() if keys is None else keys
+        schema, given = (each.append(PLACE_FIELD) for each in (self.schema, self.given))
+        return replace(self, opener=placed(self.opener, keys), schema=schema, given=given, keys=keys)
+
+    def planned(self, splits: int, *, by_number: bool, seed: int | None = None) -> ScanSpec:
+        """The scan of rows that are planned.
+
+        Args:
+            splits: the number of all splits.
+            by_number: whether rows are delivered by number, so that those for which the transform fails keep their
+                places.
+            seed: of draws; None: as before.
+        """
+        draws, skipping = self.draws, self.skipping
+        if draws is not None:
+            draws = replace(draws, splits=max(splits, 1), seed=draws.seed if seed is None else seed)
+        if skipping is not None:
+            skipping = replace(skipping, keeps=by_number)
+        return replace(self, draws=draws, skipping=skipping)
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The columns that are read, or made of those, but not given to the transform."""
+        return (DRAW,) if reads_place(self.transform) else (PLACE, DRAW)
 
     @property
     def selects_rows(self) -> bool:
@@ -114,6 +155,11 @@ class ScanSpec:
     def mark(self) -> str:
         """What states and ranks compare of the transform."""
         return marks_of(self.transform)
+
+    @property
+    def marks_before(self) -> Sequence[str]:
+        """The marks that its parts had before they grew."""
+        return marks_before(self.transform)
 
     @property
     def jagged(self) -> Mapping[str, Sequence[str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -12,18 +13,26 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.columns import Column
 from torch_dataloader_utils.convert.converter import Converter, compact
 from torch_dataloader_utils.convert.utf8 import check_utf8
-from torch_dataloader_utils.errors import DataLoaderUtilsError
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, RowErrors, TooManyErrors
+from torch_dataloader_utils.events import FailedRow, recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
 from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
+from torch_dataloader_utils.reading.failures import (
+    ErrorText,
+    TransformFailed,
+    first_failing,
+    is_of_rows,
+    with_stand_ins,
+)
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun, runs_of
 from torch_dataloader_utils.reading.straight import StraightReader
-from torch_dataloader_utils.reading.transforms import made_by, transformed
+from torch_dataloader_utils.reading.transforms import TransformCall, made_by, transformed
 from torch_dataloader_utils.reading.windows import (
     Gather,
     Span,
@@ -72,7 +81,7 @@ class TaskReader:
     """Executes tasks; keeps the last few files open. One per thread or process."""
 
     def __init__(self, spec: ScanSpec, files: Mapping[FileKey, DataFile]) -> None:
-        self._spec = spec
+        self._spec, self._files = spec, files
         self._runs = RunReader(spec, files)
         self._parts: dict[tuple[str, ...], Converter] = {}
         # The columns that are decoded first, and those that follow; none, if all are decoded at once.
@@ -80,7 +89,7 @@ class TaskReader:
         self._rest = pa.schema([item for item in spec.schema if decisive and item.name not in decisive])
         self._first = pa.schema([item for item in spec.schema if item.name not in self._rest.names])
         self._given = spec.schema if spec.given.equals(spec.schema) else select_columns(spec.schema, spec.given.names)
-        self._made = list(made_by(spec.transform))
+        self._new_columns = list(made_by(spec.transform))
         self._straight = StraightReader(spec.converter, self._runs, spec.pool)
         self.windows = WindowReader(spec.converter, self._runs, self._part, self._straight)
 
@@ -122,21 +131,12 @@ class TaskReader:
 
     def _part_of_windows(self, task: Task) -> Block:
         """The rows of a part of windows, taken before they are transformed."""
-        pieces = list(split_pieces(task.pieces))
-        runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
-        self._runs.announce(runs)
-        with noting(self._runs.where(runs), DataLoaderUtilsError):
-            tables = self._rows(runs, owners, pieces, task.epoch)
+
+        def taken(tables: list[pa.Table]) -> list[pa.Table]:
             places = places_of(task.pieces, iter(spans_of([table.num_rows for table in tables])))
-            taken = without_large_dictionaries(joined(tables), self._spec.encoded).take(pa.array(places))
-            try:
-                block, _ = self._converted([taken], self._runs.where(runs))
-            except Exception as error:  # noqa: BLE001 - raised again, of the piece that it is of
-                failed = error
-            else:
-                return block.marked(self._spec.valid_key, not task.pad)
-            self._blame(tables, [runs[owner] for owner in owners])
-            raise failed
+            return [without_large_dictionaries(joined(tables), self._spec.encoded).take(pa.array(places))]
+
+        return self._read(list(split_pieces(task.pieces)), task.pad, task.epoch, taken)[0]
 
     def share(self, task: Task) -> WindowRead | None:
         """A read of the task that other readers may join; None if one reader has to read it whole, by `block`."""
@@ -153,27 +153,74 @@ class TaskReader:
 
     def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
+        return self._read(pieces, pad, epoch, list)
+
+    def _read(
+        self, pieces: Sequence[Piece], pad: bool, epoch: int, arranged: Callable[[list[pa.Table]], list[pa.Table]]
+    ) -> tuple[Block, list[Span]]:
+        """The same of the rows of all pieces as they are arranged before they are transformed."""
         runs, owners = runs_of([self._runs.place(piece) for piece in pieces])
         self._runs.announce(runs)
-        where = self._runs.where(runs)
-        with noting(where, DataLoaderUtilsError):
+        with noting(self._runs.where(runs), DataLoaderUtilsError):
             tables = self._rows(runs, owners, pieces, epoch)
-            try:
-                block, spans = self._converted(tables, where)
-            except Exception as error:  # noqa: BLE001 - raised again, of the piece that it is of
-                failed = error
-            else:
-                return block.marked(self._spec.valid_key, not pad), spans
-            if len(tables) > 1:
-                self._blame(tables, [runs[owner] for owner in owners])
-            raise failed
+            given = arranged(tables)
+        try:
+            return self._made(given, runs, pad)
+        except Exception as error:  # noqa: BLE001 - raised again, of the row or piece that it is of
+            failed = error
+        if isinstance(failed, TransformFailed) and is_of_rows(failed.error):
+            rows = self._failing_rows(failed.error, runs, lambda on: arranged(on._rows(runs, owners, pieces, epoch)))
+            if rows:
+                raise of_rows(failed.error, rows)
+        raise self._blamed(failed, tables, [runs[owner] for owner in owners])
 
-    def _blame(self, tables: Sequence[pa.Table], runs: Sequence[SegmentRun]) -> None:
-        """Raise the error of the first of these tables that has one by itself, which then names its own file."""
-        for table, run in zip(tables, runs, strict=True):
-            where = self._runs.where([run])
-            with noting(where, DataLoaderUtilsError):
-                self._converted([table], where)
+    def _blamed(self, error: Exception, tables: Sequence[pa.Table], runs: Sequence[SegmentRun]) -> Exception:
+        """The error of the first of these tables that has one by itself, which then names its own file."""
+        for table, run in zip(tables, runs, strict=True) if len(tables) > 1 else ():
+            try:
+                self._made([table], [run], pad=True)
+            except Exception as own:  # noqa: BLE001 - raised instead
+                return self._noted(own, [run])
+        return self._noted(error, runs)
+
+    def _noted(self, error: Exception, runs: Sequence[SegmentRun]) -> Exception:
+        """An error of rows of these runs, with a note that says so, unless it does itself."""
+        where = self._runs.where(runs)
+        if isinstance(error, TransformFailed):
+            return transform_error(error.error, where)
+        if not isinstance(error, DataLoaderUtilsError):
+            error.add_note(f"while reading {where}")
+        return error
+
+    def _failing_rows(
+        self, error: Exception, runs: Sequence[SegmentRun], read: Callable[[TaskReader], list[pa.Table]]
+    ) -> dict[int, str]:
+        """The first rows for which the transform raised an error, read again with their places; empty if unknown.
+
+        Args:
+            error: of all rows together.
+            runs: of the rows.
+            read: reads them.
+
+        Returns:
+            The number of each in what the transform was given, and where it is, in words.
+        """
+        spec = self._spec.with_places()
+        reader = TaskReader(spec, self._files)
+        try:
+            table = joined(read(reader))
+            call = TransformCall(table, spec)
+            if isinstance(error, RowErrors) and call.knows_rows:
+                numbers = [number for number in error.errors if number < table.num_rows][:3]
+            else:
+                found = first_failing(table.num_rows, call)
+                numbers = [] if found is None else [found]
+            rows = reader._runs.rows_of(table.column(PLACE).take(pa.array(numbers, pa.int64())).to_pylist(), runs)
+        except Exception:  # noqa: BLE001 - the error itself matters, not what fails while its row is looked for
+            return {}
+        finally:
+            reader.close()
+        return dict(zip(numbers, map(self._runs.in_words, rows), strict=True))
 
     def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
         """Give the task's rows to `add`, a few columns at a time; returns how many rows there are.
@@ -233,12 +280,18 @@ class TaskReader:
             place: the segment's index in the file's layout.
         """
         run = SegmentRun(file, place, place + 1)
-        where = self._runs.where([run])
-        with noting(where, DataLoaderUtilsError):
+        with noting(self._runs.where([run]), DataLoaderUtilsError):
             table, keep, _ = self._decoded(run, None, 0)
             rows = table if keep is None else table.filter(keep)
-            count = rows.num_rows
-            return count, rows if self._spec.transform is None else transformed(rows, self._spec, where)
+        if self._spec.transform is None:
+            return rows.num_rows, rows
+        if self._spec.draws is not None:
+            rows = self._spec.draws.of_scan(rows, file[0])
+        try:
+            return rows.num_rows, transformed(rows, self._spec)[0]
+        except Exception as error:  # noqa: BLE001 - raised again
+            failed = error
+        raise self._noted(failed, [run])
 
     def close(self) -> None:
         """Close the open files."""
@@ -270,7 +323,11 @@ class TaskReader:
             table, counts = kept(table, counts)
         if spec.copies is not None:
             table, counts = copied(table, counts)
-        return [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
+        tables = [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
+        if (draws := spec.draws) is None:
+            return tables
+        several = spec.copies is not None
+        return [draws.of_piece(*pair, epoch, copied=several) for pair in zip(tables, pieces, strict=True)]
 
     def _decoded(self, run: SegmentRun, copies: RowCopies | None, epoch: int) -> RowsOfRun:
         """The requested columns of the run, and which rows are live.
@@ -317,22 +374,96 @@ class TaskReader:
         keep = reduce(pc.and_, given) if (given := [mask for mask in masks if mask is not None]) else None
         return None if keep is None or (keep.null_count == 0 and pc.all(keep, min_count=0).as_py()) else keep
 
-    def _converted(self, tables: list[pa.Table], where: str) -> tuple[Block, list[Span]]:
+    def _made(self, tables: list[pa.Table], runs: Sequence[SegmentRun], pad: bool) -> tuple[Block, list[Span]]:
         """The converted output of the transform, and each table's range of rows in it."""
-        spec = self._spec
-        owned: bool | frozenset[int] = True
+        spec, where = self._spec, self._runs.where(runs)
         counts = [table.num_rows for table in tables]
-        if spec.transform is not None:
-            # If the transform may change row counts, it is called per piece, so that each piece's count is known.
-            tables = [joined(tables)] if spec.transform_rows == "same" else tables
-            owned = frozenset(address for table in tables for address in addresses(table))
-            tables = [transformed(table, spec, where) for table in tables]
-            owned |= {address for table in tables for address in addresses(table.select(self._made))}
-            counts = counts if spec.transform_rows == "same" else [table.num_rows for table in tables]
-        table, spans = joined(tables), spans_of(counts)
+        if spec.transform is None:
+            return self._converted(joined(tables), True, where).marked(spec.valid_key, not pad), spans_of(counts)
+        owned = frozenset(address for table in tables for address in addresses(table))
+        if spec.transform_rows == "any":
+            # It is called per piece, so that each piece's count is known.
+            parts = [self._transformed(table, runs, pad)[0] for table in tables]
+            counts = [part.num_rows for part in parts]
+            owned |= self._new(parts)
+            return self._converted(joined(parts), owned, where).marked(spec.valid_key, not pad), spans_of(counts)
+        whole, failed = self._transformed(joined(tables), runs, pad)
+        if failed is None:  # else rows may stand in for others, in the same memory
+            owned |= self._new([whole])
+        block = self._converted(whole, owned, where)
+        if failed is not None and spec.skipping is not None and not spec.skipping.keeps:
+            return replace(block, left_out=failed).marked(spec.valid_key, not pad), spans_of(counts)
+        return block.marked(spec.valid_key, not pad, failed), spans_of(counts)
+
+    def _new(self, made: Sequence[pa.Table]) -> frozenset[int]:
+        """The addresses of what a transform has made of new memory, as it declares."""
+        return frozenset(address for table in made for address in addresses(table.select(self._new_columns)))
+
+    def _transformed(self, table: pa.Table, runs: Sequence[SegmentRun], pad: bool) -> tuple[pa.Table, Numbers | None]:
+        """What the transform makes of rows, and the numbers of those for which it failed; None if there are none.
+
+        These are left out, or others are in their places.
+
+        Raises:
+            TooManyErrors: there is no row to put there.
+        """
+        spec = self._spec
+        made, errors = transformed(table, spec)
+        if not errors:
+            return made, None
+        failed, skipping = np.array(sorted(errors), np.int64), spec.skipping
+        assert skipping is not None
+        if not pad:  # else it was told of what is repeated
+            self._tell(table, errors, runs)
+        if not skipping.keeps:
+            return made, failed
+        good = np.delete(np.arange(table.num_rows), failed)
+        whole = with_stand_ins(made, good, table.num_rows, skipping.fills, partial(self._good_row, runs))
+        if whole is None:
+            first = next(iter(errors.values()))
+            raise TooManyErrors(
+                f"{self._runs.where(runs)}: transform failed for all rows, so that none can take the place of others: "
+                f"{first.kind}: {first.text}. Repair them, or give Transform(on_error=Fill(...)) a value for each "
+                "column."
+            )
+        return whole, failed
+
+    def _good_row(self, runs: Sequence[SegmentRun]) -> pa.Table | None:
+        """A row of these runs for which the transform does not fail; None if there is none.
+
+        Of those of a task that delivers few of them, such as what an earlier phase left, all may fail.
+        """
+        pieces = [self._runs.whole(run) for run in runs]
+        made, _ = transformed(joined(self._rows(runs, range(len(runs)), pieces, 0)), self._spec)
+        return made.slice(0, 1) if made.num_rows else None
+
+    def _tell(self, table: pa.Table, errors: Mapping[int, ErrorText], runs: Sequence[SegmentRun]) -> None:
+        """Record the rows for which the transform failed."""
+        places = table.column(PLACE).take(pa.array(list(errors), pa.int64())).to_pylist()
+        for (path, found), error in zip(self._runs.rows_of(places, runs), errors.values(), strict=True):
+            recorder().fail(FailedRow(path, found.row, found.segment, error.kind, error.text, self._spec.source))
+
+    def _converted(self, table: pa.Table, owned: bool | frozenset[int], where: str) -> Block:
+        """The converted output."""
+        spec = self._spec
         recorder().enter("convert")
         if spec.arrow:
             for name, column in zip(table.column_names, table.columns, strict=True):
                 check_utf8(name, column, where)
-            return Block.of_table(compact(table)), spans
-        return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where)), spans
+            return Block.of_table(compact(table))
+        return Block.of_columns(table.num_rows, spec.converter.convert(table, owned, where))
+
+
+def of_rows(error: Exception, rows: Mapping[int, str]) -> Exception:
+    """The error of a transform, which names the rows that it is of: their numbers in what it was given, and words."""
+    return error.named(rows) if isinstance(error, RowErrors) else transform_error(error, next(iter(rows.values())))
+
+
+def transform_error(error: Exception, where: str) -> Exception:
+    """The error of a transform, or one in its place, which says where the rows are."""
+    if type(error) is FileReadError:  # of a file within the data
+        made = FileReadError(f"{where}: {error}")
+        made.__cause__ = error.__cause__
+        return made
+    error.add_note(f"while transforming {where}")
+    return error

@@ -47,14 +47,14 @@ class FormattedTransform:
         expected: the schema of the results; None until it is known.
     """
 
-    transform: Callable[[Any], Any]
+    transform: Callable[..., Any]
     format: str
     given: pa.Schema
     changed: Mapping[str, pa.DataType]
     expected: pa.Schema | None = None
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The transform's result for these rows.
+    def __call__(self, batch: pa.RecordBatch, *rng: Any) -> pa.RecordBatch:
+        """The transform's result for these rows, of which `rng` draws numbers, if they come with it.
 
         Raises:
             UnsupportedTypeError: it is not in the format, or Arrow has no type for a column.
@@ -64,7 +64,7 @@ class FormattedTransform:
         form = _FORMATS[self.format]
         columns = [
             (_checked_name(name), self._array(name, values))
-            for name, values in form.returned(self.transform(form.given(batch)))
+            for name, values in form.returned(self.transform(form.given(batch), *rng))
         ]
         lengths = {name: len(array) for name, array in columns}
         if len(set(lengths.values())) != 1:
@@ -84,7 +84,7 @@ class FormattedTransform:
         return values
 
 
-def formatted(transform: Callable[[Any], Any], format: str, given: pa.Schema) -> Callable[[Any], Any]:
+def formatted(transform: Callable[..., Any], format: str, given: pa.Schema) -> Callable[..., Any]:
     """The transform as a function of record batches with the schema `given`.
 
     Raises:
@@ -193,12 +193,12 @@ def _of_objects(name: str, values: Sequence[Any], kind: pa.DataType | None) -> p
             return pa.ExtensionArray.from_storage(kind, pa.array(rows, kind.storage_type))
         if pt.is_dictionary(kind):
             return pa.array(values, kind.value_type).cast(kind)
-        return _exactly(values, kind)
+        return exactly(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, ValueError) as error:
         raise _misfit(name, kind, error) from error
 
 
-def _exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def exactly(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """The values as `pa.array` converts them, but an error where it would truncate floats to ints."""
     if pt.is_integer(_item_type(kind)):
         found = pa.array(values)

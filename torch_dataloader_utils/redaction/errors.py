@@ -86,6 +86,10 @@ def _cleaned(error: BaseException, seen: dict[int, BaseException | None], ours: 
         error.args = (printable(error.args[0]),)  # a decoder's message, with names and values of the data
     if isinstance(error, BaseExceptionGroup):
         error = _regrouped(error, [_cleaned(part, seen, ours) or part for part in error.exceptions])
+    for held in getattr(error, "__dict__", {}).values():
+        if type(held) is dict:  # such as the errors of rows
+            parts = {name: part for name, part in held.items() if isinstance(part, BaseException)}
+            held |= {name: _cleaned(part, seen, ours) or part for name, part in parts.items()}
     seen[key] = _stand_in(error) if _reveals(error) else error
     return seen[key]
 

@@ -22,7 +22,18 @@ _PLAIN = re.compile(r"[A-Za-z]?[a-z]{0,6}|[0-9]{0,7}")
 _MOST = 2_000  # kept; the oldest, such as credentials that a catalog renewed since, are dropped
 _DEEPEST = 50  # levels of options
 _LISTED = 100  # paths of a long list whose secrets are kept; the others' look alike
-_ENVIRONMENT = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "GCSFS_", "FSSPEC_", "PYICEBERG_", "HF_TOKEN")
+_ENVIRONMENT = (
+    "AWS_",
+    "AZURE_",
+    "GOOGLE_",
+    "GCS_",
+    "GCSFS_",
+    "FSSPEC_",
+    "PYICEBERG_",
+    "HF_TOKEN",
+    "DATABRICKS_",
+    "UNITY_",
+)
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#(?:x27|39);"}
 _BASE64 = r"[\w+/-]*"
 

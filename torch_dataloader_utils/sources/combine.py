@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
-from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import MixOptions, Options, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import MERGED_BY_WEIGHT, MIXED_SHARDS, RESIZES, WEIGHTED, Half, check_part
 from torch_dataloader_utils.options.mix import weights_of
@@ -110,7 +110,7 @@ def _datasets(source: Source, group: Group) -> Iterator[Any]:
         yield Source(
             tuple(replace(file, info=replace(file.info, part=0)) for file in files),
             Splits.of((), ()),  # made anew
-            replace(cast(ScanSpec, scan), valid_key=None),
+            replace(cast(ScanSpec, scan), valid_key=None, source=None),
             facts.exact,
             (),
             skipped=facts.skipped,
@@ -171,7 +171,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     source_key = _source_key(options, keys, names)
     splits = Splits.joined([member.splits for member in members])
     keys = keys if source_key is None else (*keys, source_key.key)
-    scans = tuple(replace(member.scan, valid_key=valid_key) for member in members)
+    scans = tuple(_planned(*each, valid_key, len(splits), options) for each in zip(members, names, strict=True))
     scan = CombinedScan(scans, _given_names(names), source_key)
     source = Source(
         files=tuple(splits.files),
@@ -186,6 +186,17 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
         group=group,
     )
     return options.features.source(source, of_rows, options)
+
+
+def _planned(
+    member: _Member, name: str | int, valid_key: str | None, splits: int, options: Options
+) -> ScanSpec | SampleScan:
+    """The scan of a dataset within a combination of so many splits."""
+    scan = replace(member.scan, valid_key=valid_key)
+    if isinstance(scan, SampleScan):
+        return scan
+    by_number, seed = member.exact and options.features.unit is Unit.ROW, options.shuffle.shuffle_seed
+    return replace(scan, source=name).planned(splits, by_number=by_number, seed=seed)
 
 
 def _members(datasets: Sequence[Any], group: Group, options: Options) -> list[_Member]:

@@ -22,6 +22,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.decoding import numbers_of
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
+from torch_dataloader_utils.reading.places import FileKeys, placed
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.roaring import rows_in
 from torch_dataloader_utils.storage import Storage
@@ -205,6 +206,10 @@ class LiveOpener:
         if not isinstance(live, LiveRows):
             return self.inner.open(file, layout, storage, options, schema)
         return _LiveReader(self.inner.open(file, live.inner, storage, options, schema), live)
+
+    def placed(self, keys: FileKeys) -> LiveOpener:
+        """The opener that also reads the places of rows, by their numbers in the file as written."""
+        return replace(self, inner=placed(self.inner, keys))
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The ranges of all rows of the segment, including deleted ones."""

@@ -17,6 +17,7 @@ from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
+from torch_dataloader_utils.reading.places import FileKeys
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, Positions, live_file
 from torch_dataloader_utils.sources.file_schema import files_schema, partition_constants
 from torch_dataloader_utils.sources.files import AnyPath
@@ -67,6 +68,7 @@ class FileManifest:
             places of the data's rows do not last.
         row_key: a column that identifies a row wherever it is, if rows are chosen by it; replaces their places.
         hidden: columns of `schema` that are read, but not delivered.
+        keys: of the files, if `schema` has the places of rows.
     """
 
     files: tuple[DataFile, ...]
@@ -89,6 +91,7 @@ class FileManifest:
     relative: Mapping[str, str] | None = field(default=None, repr=False)
     row_key: str | None = None
     hidden: tuple[str, ...] = ()
+    keys: FileKeys | None = field(default=None, repr=False)
 
     @property
     def deliverable(self) -> pa.Schema:

@@ -24,7 +24,7 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
-from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
+from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead, takes_rng
 from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
@@ -32,7 +32,9 @@ from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
 from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.draws import Draws
 from torch_dataloader_utils.reading.encoded import read_encoded
+from torch_dataloader_utils.reading.failures import Skipping, fills_of
 from torch_dataloader_utils.reading.row_count_scan import (
     REMOTE_SCANS,
     Over,
@@ -42,6 +44,7 @@ from torch_dataloader_utils.reading.row_count_scan import (
     scan_row_counts,
     with_counts,
 )
+from torch_dataloader_utils.reading.row_generator import RowGenerator
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import Chained, check_transformed, declared
@@ -55,7 +58,7 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
 from torch_dataloader_utils.sources.manifest_file import Inspected
-from torch_dataloader_utils.sources.places import with_places
+from torch_dataloader_utils.sources.places import keys_of, with_places
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, usable_cores
@@ -214,6 +217,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
     counted = count or found is not None or _exact(scan, files)
     # Without rows the counts are known, unless later passes read others: options must fit those, too.
     exact = counted or not (splits or options.follow.follows)
+    scan = scan.planned(len(splits), by_number=exact and features.unit is Unit.ROW)
     source = Source(
         files, splits, scan, exact, keys, origin=manifest.origin, skipped=manifest.skipped,
         subset=options.subset.text, listed=listed, counts_rows=counts_rows, limited=options.subset.limit is not None
@@ -337,7 +341,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     predicate_columns = _decisive_columns(manifest, chosen, copies)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     _check_values(manifest.schema, needed, given)
-    return ScanSpec(
+    scan = ScanSpec(
         opener=manifest.opener,
         storage=manifest.storage,
         format_options=manifest.format_options,
@@ -355,7 +359,25 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         valid_key=mask_key(options, converter.keys),
         chosen=chosen,
         copies=copies,
+        keys=manifest.keys,
     )
+    return _of_rows(scan, manifest, options)
+
+
+def _of_rows(scan: ScanSpec, manifest: FileManifest, options: Options) -> ScanSpec:
+    """The scan that knows which rows it transforms, if draws of these or their errors depend on it.
+
+    Raises:
+        OptionError: a column cannot hold what is to fill it.
+    """
+    read = options.read
+    if read.transform is not None and read.transform_random:
+        scan = replace(scan, draws=Draws(options.shuffle.shuffle_seed)).with_places(keys_of(manifest))
+    if not read.transform_skips:
+        return scan
+    filled = read.transform_on_error
+    fills = {} if filled == "skip" else fills_of(scan.output_schema, filled.value)
+    return replace(scan, skipping=Skipping(read.transform_max_errors, fills)).with_places()
 
 
 def _asked(deliverable: pa.Schema, read: ReadOptions) -> Sequence[str] | None:
@@ -515,28 +537,32 @@ def _report_missing(manifest: FileManifest, columns: Sequence[str], name: str) -
 # The transform that the options give, and the columns that it returns.
 
 
-Transform: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+Transform: TypeAlias = Callable[..., pa.RecordBatch]
 
 
 def transform_of(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None, pa.Schema]:
     """The transform of record batches, and its output schema: as given, else that of its result on 0 rows."""
     if read.transform is None:
         return None, given
-    function = read.transform if callable(read.transform) else Chained(tuple(read.transform))
+    functions = (read.transform,) if callable(read.transform) else tuple(read.transform)
+    draws = tuple(map(takes_rng, functions)) if read.transform_random else ()
+    function = functions[0] if len(functions) == 1 and not draws else Chained(functions, draws)
     schema = read.transform_schema
     if not isinstance(schema, (pa.Schema, type(None))):
         raise OptionError(
             f"Transform(schema={shown(schema)}): expected a pyarrow.Schema of the columns that it returns."
         )
     transform = formatted(function, read.transform_format, given)
-    output = _call_on_nothing(transform, given) if schema is None else schema
+    output = (
+        _call_on_nothing(transform, given, RowGenerator.seeded(0, 0) if draws else None) if schema is None else schema
+    )
     return (replace(transform, expected=output) if isinstance(transform, FormattedTransform) else transform), output
 
 
-def _call_on_nothing(transform: Transform, given: pa.Schema) -> pa.Schema:
+def _call_on_nothing(transform: Transform, given: pa.Schema, rng: RowGenerator | None) -> pa.Schema:
     nothing = no_rows(given)
     try:
-        result = transform(nothing)
+        result = transform(nothing) if rng is None else transform(nothing, rng)
         check_transformed(nothing, result, "same", transform)
     except Exception as error:
         error.add_note(

@@ -192,6 +192,8 @@ def _failure(url: str, protocol: str, error: Exception) -> DataLoaderUtilsError:
         extra = _EXTRAS.get(protocol)
         remedy = f"pip install 'torch-dataloader-utils[{extra}]'" if extra else str(error)
         return MissingExtraError(f"{protocol}:// needs a client that is not installed: {remedy}")
+    if protocol == "uc":
+        return OptionError(f"{printable(url)}: a table of a Unity Catalog is read by Delta({printable(url)!r}).")
     if isinstance(error, ValueError) and protocol not in available_protocols():
         return OptionError(f"{protocol}:// is an unknown protocol: register it with fsspec, or pass filesystem=.")
     if isinstance(error, FileNotFoundError) and "::" in url:

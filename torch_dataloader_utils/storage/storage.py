@@ -11,7 +11,7 @@ import pickle
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -141,8 +141,9 @@ class HeldFile:
             if not renewal.possible:
                 raise PermissionError(
                     f"the store refuses the credentials that the catalog gave {renewal.validity}, and only the process "
-                    "that created the loader can request new ones. Worker processes get new ones in the next epoch; "
-                    f"use worker_mode='threads' to renew them within an epoch. ({type(error).__name__}: {error})"
+                    "that created the loader and its own worker processes can get new ones. Create the loader in the "
+                    "process that reads, and leave num_workers of torch's DataLoader at 0: "
+                    f"worker_mode='processes' reads in processes, too. ({type(error).__name__}: {error})"
                 ) from error
             if renewal.instead_of(by, self._storage) is None:
                 raise
@@ -216,6 +217,9 @@ def built(recipe: Recipe) -> fsspec.AbstractFileSystem:
 T = TypeVar("T")
 Client: TypeAlias = ArrowClient | FsspecClient
 
+# The credentials for all that is below a path of a storage, as the recipe with them.
+Vended: TypeAlias = tuple[str, Recipe]
+
 # Options that say where a store is.
 _ADDRESSES = ("endpoint_url", "account_name", "account_host", "host")
 # Bytes read first from the end of a file when it is planned: one request suffices for most footers.
@@ -237,7 +241,8 @@ class Storage:
         filesystem: the fsspec or pyarrow filesystem that the user passed instead.
         cache: the folder on the local disk that caches remote data files, if any.
         remedy: what to do about a file that is not as planned; a sentence for the error.
-        renewal: renews this storage's credentials, if those in the recipe expire.
+        vended: recipes with other credentials, for what is below their paths; the first one for a path applies.
+        renewal: renews this storage's credentials, if those in the recipes expire.
         timeout: seconds that a call to a remote store may take; 0 for no limit.
     """
 
@@ -246,11 +251,20 @@ class Storage:
     filesystem: Any = field(default=None, repr=False)
     cache: Cache | None = None
     remedy: str = field(default="", repr=False, compare=False)
+    vended: tuple[Vended, ...] = field(default=(), repr=False)
     renewal: Renewal[Storage] | None = field(default=None, repr=False, compare=False)
     timeout: float = field(default_factory=limit, repr=False, compare=False)
 
     def __hash__(self) -> int:
         return hash(self.protocol)  # options and filesystems need not be hashable; equality compares them
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the latest credentials that are known: the process that reads may start long after this one."""
+        if self.renewal is None:
+            return vars(self)
+        issued = self.renewal.issued
+        latest = self if issued.storage is None else issued.storage
+        return {**vars(self), "recipe": latest.recipe, "vended": latest.vended, "renewal": self.renewal.of(issued)}
 
     @property
     def local(self) -> bool:
@@ -280,11 +294,16 @@ class Storage:
         """This storage with valid credentials."""
         return self if self.renewal is None else self.renewal.latest(self)
 
-    def client(self) -> Client:
-        """This process's connection, created at first use in it."""
-        latest = self.latest
+    def client(self, path: str = "") -> Client:
+        """This process's connection for a path, created at first use in it."""
+        latest = self.latest.at(path)
         with _LOCK:  # threads that start together share one
             return _client(latest, os.getpid())
+
+    def at(self, path: str) -> Storage:
+        """This storage with the credentials for a path."""
+        recipe = next((recipe for place, recipe in self.vended if is_below(path, place)), self.recipe)
+        return replace(self, recipe=recipe, vended=()) if self.vended else self
 
     def connect(self) -> pafs.FileSystem:
         """This process's connection as a pyarrow filesystem, for writing."""
@@ -298,7 +317,7 @@ class Storage:
         """
         if self.local:
             return pa.OSFile(path, "rb")
-        held = HeldFile(self, path, lambda storage: storage._asked(lambda: storage.client().open(path), path))
+        held = HeldFile(self, path, lambda storage: storage._asked(lambda: storage.client(path).open(path), path))
         return RemoteFile(RangeFile(path, held.size, held.fetch, held.close), "r")
 
     def open_data(self, file: DataFileInfo) -> pa.NativeFile:
@@ -372,7 +391,7 @@ class Storage:
         return Naming(path) if self.recipe is None else Reaching(self.named(path))
 
     def _tried(self, call: Callable[[Client], T], path: str) -> T:
-        return call(self.client()) if self.local else self._asked(lambda: call(self.client()), path, "listing")
+        return call(self.client()) if self.local else self._asked(lambda: call(self.client(path)), path, "listing")
 
     def _asked(self, call: Callable[[], T], path: str, work: str = "opening") -> T:
         """What a call to the store returns, retried, within the time limit."""
@@ -386,7 +405,7 @@ class Storage:
         key = self, file.path, file.version, file.file_size
         opened = _OPENED.get(key)
         if opened is None:
-            opened = self._asked(lambda: self.client().open(file.path, file.file_size), file.path)
+            opened = self._asked(lambda: self.client(file.path).open(file.path, file.file_size), file.path)
             check_unchanged(file, opened.facts)
             if opened.parallel:
                 _OPENED.add(key, opened)
@@ -424,6 +443,11 @@ class Storage:
         cached = CachedRanges(self.identity, file, fetch, cache)
         # No gaps are read: their blocks would be cached, too.
         return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, held.close, gap=0), "r")
+
+
+def is_below(path: str, place: str) -> bool:
+    """Whether a path is this one, or below it; everything is below ""."""
+    return not place or path == place or path.startswith(f"{place}/")
 
 
 def _replace(path: str, data: bytes) -> None:

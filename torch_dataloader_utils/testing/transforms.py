@@ -13,7 +13,7 @@ from torch_dataloader_utils.preprocess import OwnTransform, Preprocess
 
 
 def check_transform(transform: OwnTransform, values: pa.Array, *, rounds: int = 20, seed: int = 0) -> None:
-    """Check that a transform learns and makes the same, however rows are cut, ordered, merged and sent.
+    """Check that a transform learns and makes the same, however rows are cut, ordered, merged, sent and added later.
 
     Args:
         transform: the transform.
@@ -42,6 +42,11 @@ def check_transform(transform: OwnTransform, values: pa.Array, *, rounds: int = 
             f"round {number}: of {len(pieces)} parts in another order it learned {learned}, of all rows at once "
             f"{whole.parameters('column')}: merge() must not depend on the order, nor partial() on cuts."
         )
+        updated = _learned_by_updates(Preprocess(spec), pieces).parameters("column")
+        assert updated == whole.parameters("column"), (
+            f"round {number}: by updates of {len(pieces)} parts in another order it learned {updated}, of all rows at "
+            f"once {whole.parameters('column')}: copy.deepcopy() of what is counted must be equal to it."
+        )
         again = pa.concat_tables([whole(piece) for piece in pieces])
         assert again.equals(made.take(pa.array(order, pa.int64())).combine_chunks()), (
             f"round {number}: apply() made other values of the same rows in {len(pieces)} parts: each value must be "
@@ -54,6 +59,13 @@ def check_transform(transform: OwnTransform, values: pa.Array, *, rounds: int = 
             f"apply() made {one!r} of the value {values[row].as_py()!r} alone, and {expected!r} of it among others."
         )
     assert pickle.loads(pickle.dumps(whole)).digest == whole.digest, "it differs after pickling"
+
+
+def _learned_by_updates(prep: Preprocess, pieces: Sequence[pa.Table]) -> Preprocess:
+    """What it learns of parts that come one after another, those with rows."""
+    for number, piece in enumerate(filter(len, pieces)):
+        prep.fit(piece, num_ranks=1, rank=0, update=number > 0)
+    return prep
 
 
 def _learned_in_parts(prep: Preprocess, pieces: Sequence[pa.Table]) -> Preprocess:

@@ -21,6 +21,7 @@ from torch_dataloader_utils.errors import (
     FileReadError,
     MissingExtraError,
     OptionError,
+    RowErrors,
     UnsupportedTypeError,
 )
 from torch_dataloader_utils.printing import shown
@@ -67,7 +68,7 @@ class DecodeImages:
 
     def __post_init__(self) -> None:
         check_column(self.column, _WHO)
-        object.__setattr__(self, "size", _checked_size(self.size))
+        object.__setattr__(self, "size", checked_size(self.size, _WHO))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise OptionError(f"{_WHO}({name}={shown(getattr(self, name))}): expected one of {choices}.")
@@ -85,10 +86,9 @@ class DecodeImages:
 
         Raises:
             MissingExtraError: Pillow is not installed.
-            UnsupportedTypeError: the column is not of bytes, holds paths without bytes, or an image has more than 8
-                bits per channel.
-            FileReadError: an image cannot be decoded, or has too many pixels.
-            OptionError: an image has another size, under fit="exact".
+            UnsupportedTypeError: the column is not of bytes, or holds paths without bytes.
+            RowErrors: images cannot be decoded, have too many pixels (both a FileReadError), have more than 8 bits per
+                channel (an UnsupportedTypeError), or have another size under fit="exact" (an OptionError).
         """
         place = place_of(batch, self.column, _WHO)
         encoded = _encoded(self.column, batch.column(place))
@@ -101,39 +101,43 @@ class DecodeImages:
 
     def _decoded(self, encoded: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Pixels [n, C, H, W], and which rows have an image."""
-        pillow = _Pillow()
+        pillow, errors = _Pillow(), {}
         pixels = np.zeros((len(encoded), *self.shape), np.uint8)
         valid = np.zeros(len(encoded), np.bool_)
         for row, data in _present(encoded):
             try:
                 pixels[row] = self._image(pillow, data)
             except DataLoaderUtilsError as error:
-                error.add_note(self._where(row, len(encoded)))
-                raise
+                errors[row] = type(error)(f"column {self.column!r}: {error}")
             except (*_DAMAGE, *pillow.bombs) as error:
                 if self.damaged == "error":
-                    problem, remedy = self._problem(error, pillow)
-                    raise FileReadError(
-                        f"{self._where(row, len(encoded))}: {problem}. {remedy}, or pass {_WHO}(damaged='null') for a "
-                        "null in its place."
-                    ) from error
+                    errors[row] = self._problem(error, pillow)
             else:
                 valid[row] = True
+        if errors:
+            first = next(iter(errors.values()))
+            raise RowErrors(errors) from first.__cause__
         return pixels, valid
 
-    def _problem(self, error: Exception, pillow: _Pillow) -> tuple[str, str]:
+    def _problem(self, error: Exception, pillow: _Pillow) -> FileReadError:
         """What is wrong with an image, and what mends it."""
         if isinstance(error, _TooLarge):
-            return str(error), f"If such images are expected, pass {_WHO}(max_pixels={error.pixels})"
-        if isinstance(error, pillow.bombs):
+            problem, remedy = str(error), f"If such images are expected, pass {_WHO}(max_pixels={error.pixels})"
+        elif isinstance(error, pillow.bombs):
             # Pillow's own limit is a variable of the process, which is the user's.
-            return f"the image is too large for Pillow: {error}", "Store it smaller, or set PIL.Image.MAX_IMAGE_PIXELS"
-        if isinstance(error, pillow.Image.UnidentifiedImageError):
-            return f"the image cannot be decoded: its bytes are not {_NAMED}", "Repair it, or store it as one of these"
-        return f"the image cannot be decoded: {error}", "Repair it"
-
-    def _where(self, row: int, rows: int) -> str:
-        return f"column {self.column!r}, row {row} of the {rows} rows read"
+            problem = f"the image is too large for Pillow: {error}"
+            remedy = "Store it smaller, or set PIL.Image.MAX_IMAGE_PIXELS"
+        elif isinstance(error, pillow.Image.UnidentifiedImageError):
+            problem = f"the image cannot be decoded: its bytes are not {_NAMED}"
+            remedy = "Repair it, or store it as one of these"
+        else:
+            problem, remedy = f"the image cannot be decoded: {error}", "Repair it"
+        made = FileReadError(
+            f"column {self.column!r}: {problem}. {remedy}, pass {_WHO}(damaged='null') for a null in its place, or "
+            "Transform(on_error='skip') to go on without the row."
+        )
+        made.__cause__ = error
+        return made
 
     def _image(self, pillow: _Pillow, data: pa.Buffer) -> np.ndarray[Any, Any]:
         """Pixels [C, H, W] of one image."""
@@ -200,13 +204,18 @@ def _converted(image: Any, mode: str) -> Any:
     return image.convert(mode)
 
 
-def _checked_size(size: Any) -> tuple[int, int]:
+def checked_size(size: Any, who: str) -> tuple[int, int]:
+    """Height and width, of which an int gives both; `who` asks for them.
+
+    Raises:
+        OptionError: they are no sizes.
+    """
     # Hydra passes the list of a config as an OmegaConf ListConfig, which is neither a list nor a tuple.
     listed = isinstance(size, Sequence) and not isinstance(size, (str, bytes))
     sides: Sequence[Any] = size if listed else (size, size)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides)
     if len(sides) != 2 or not whole:
-        raise OptionError(f"{_WHO}(size={shown(size)}): expected (height, width) in pixels, or an int for a square.")
+        raise OptionError(f"{who}(size={shown(size)}): expected (height, width) in pixels, or an int for a square.")
     return sides[0], sides[1]
 
 

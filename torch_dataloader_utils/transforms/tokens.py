@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import (
-    DataNotFoundError,
-    MissingExtraError,
-    OptionError,
-    SchemaMismatchError,
-    UnsupportedTypeError,
-)
+from torch_dataloader_utils.errors import OptionError, RowErrors, SchemaMismatchError, UnsupportedTypeError
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.merge import is_text, plain_type
 from torch_dataloader_utils.transforms.columns import check_column, place_of, replaced
+from torch_dataloader_utils.transforms.tokenizers import added_ids, keep_to_one_thread, loaded, source_of
 
 _WHO = "Tokenize"
 
@@ -61,13 +54,14 @@ class Tokenize:
             raise OptionError(f"{_WHO}(max_length={shown(max_length)}): expected an int, at least {least}, or None.")
         self.column, self.output, self.max_length = column, output, max_length
         self.add_special_tokens, self.eos_token = add_special_tokens, eos_token
-        self._source, self._is_json = _source(tokenizer)
-        _keep_to_one_thread()
+        self._source, self._is_json = source_of(tokenizer, _WHO)
+        keep_to_one_thread()
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows with token ids.
 
         Raises:
+            RowErrors: a text begins with the token that the tokenizer puts before each text, such as <s>.
             UnsupportedTypeError: the column is not of strings.
             SchemaMismatchError: another column has the name of the output.
         """
@@ -81,28 +75,41 @@ class Tokenize:
         return replaced(batch, place, self.output, ids)
 
     def _ids(self, column: pa.Array) -> list[list[int] | None]:
-        tokenizer, end = self._tokenizer
+        tokenizer, begin, end = self._tokenizer
         texts = column.to_pylist()
         present = [text for text in texts if text is not None] if column.null_count else texts
         encodings = tokenizer.encode_batch_fast(present, add_special_tokens=self.add_special_tokens)
-        ids = [encoding.ids + end for encoding in encodings] if end else [encoding.ids for encoding in encodings]
-        if not column.null_count:
-            return ids
-        rest = iter(ids)
-        return [None if text is None else next(rest) for text in texts]
+        found: list[list[int] | None] = [encoding.ids for encoding in encodings]
+        if column.null_count:
+            rest = iter(found)
+            found = [None if text is None else next(rest) for text in texts]
+        if begin:
+            self._check_begin(found, begin)
+        return [None if ids is None else ids + end for ids in found] if end else found
+
+    def _check_begin(self, found: list[list[int] | None], begin: list[int]) -> None:
+        """Check that no text has itself what the tokenizer puts before it: with two of them, models do worse."""
+        count = len(begin)
+        twice = [row for row, ids in enumerate(found) if ids is not None and ids[count : 2 * count] == begin]
+        if twice:
+            tokens = "".join(self._tokenizer[0].id_to_token(number) for number in begin)
+            error = ValueError(
+                f"the text begins with {tokens!r}, which the tokenizer adds, too. Pass "
+                f"{_WHO}(add_special_tokens=False), or take it out of the texts"
+            )
+            raise RowErrors(dict.fromkeys(twice, error))
 
     @cached_property
-    def _tokenizer(self) -> tuple[Any, list[int]]:
-        """This process's tokenizer, which no one else changes, and the ids to add after each text."""
-        tokenizer = _loaded(self._source, self._is_json)
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
+    def _tokenizer(self) -> tuple[Any, list[int], list[int]]:
+        """This process's tokenizer, which no one else changes, and the ids before and after each text."""
+        tokenizer = loaded(self._source, self._is_json, _WHO)
+        begin = added_ids(tokenizer)[0] if self.add_special_tokens else []
         end = [] if self.eos_token is None else [tokenizer.token_to_id(self.eos_token)]
         if None in end:
             raise OptionError(f"{_WHO}(eos_token={self.eos_token!r}): the tokenizer has no such token.")
         if self.max_length is not None:
             tokenizer.enable_truncation(self._room(tokenizer, len(end)))
-        return tokenizer, end
+        return tokenizer, begin, end
 
     def _room(self, tokenizer: Any, end: int) -> int:
         """How many ids of a text the tokenizer may return, so that `end` more fit."""
@@ -121,43 +128,9 @@ class Tokenize:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _keep_to_one_thread()
+        keep_to_one_thread()
 
     def __repr__(self) -> str:
         options = f"max_length={self.max_length}, eos_token={self.eos_token!r}"
         tokenizer = "..." if self._is_json else repr(self._source)
         return f"Tokenize({self.column!r}, {tokenizer}, output={self.output!r}, {options})"
-
-
-def _keep_to_one_thread() -> None:
-    # The library reads the variable on each call. Threads of its own would compete with the reading threads, and be
-    # missing in forked workers.
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def _source(tokenizer: Any) -> tuple[str, bool]:
-    """A path or name, or the tokenizer as JSON; and whether it is JSON."""
-    if isinstance(tokenizer, (str, os.PathLike)):
-        return os.fspath(tokenizer), False
-    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if not hasattr(tokenizer, "encode_batch_fast"):
-        raise UnsupportedTypeError(
-            f"{_WHO} got a tokenizer of type {type(tokenizer).__name__}: expected a fast tokenizer of transformers, a "
-            "tokenizers.Tokenizer (0.20 or newer), or a path or name. Call any other one in a transform of your own."
-        )
-    return tokenizer.to_str(), True
-
-
-def _loaded(source: str, is_json: bool) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise MissingExtraError(f"{_WHO} needs the package tokenizers: pip install tokenizers") from error
-    if is_json:
-        return Tokenizer.from_str(source)
-    path = Path(source, "tokenizer.json") if Path(source).is_dir() else Path(source)
-    if path.is_file():
-        return Tokenizer.from_file(str(path))
-    if path.suffix == ".json":
-        raise DataNotFoundError(f"{_WHO}: there is no file {str(path)!r}: pass a tokenizer.json or its folder.")
-    return Tokenizer.from_pretrained(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ def unit_of(data: Data, seconds: float) -> CountUnit:
         return ROWS if options.bucket.batch_tokens is None else CountUnit(factor=_sampled(data, _rows, seconds))
     key = (pack.columns or scan.converter.keys)[0]
     plan = next(plan for plan in scan.converter.plans if plan.key == key)
-    factor = 1.0 if pack.wraps else _sampled(data, _tokens, seconds)
+    side = next(prefix for prefix in pack.pack.prefixes if key.startswith(prefix))
+    marked = data.but(pack=pack.pack.replace(keys=None))  # with document_ids
+    factor = 1.0 if pack.wraps else _sampled(marked, partial(_tokens, side + DOCUMENTS), seconds)
     known = scan.transform is None and plan.column in scan.schema.names
     return CountUnit("tokens", factor, plan.column if known else "", plan.path if known else (), known)
 
@@ -91,9 +94,9 @@ def _sampled(data: Data, counted: Callable[[Any], tuple[int, int]], seconds: flo
     return amount / rows if rows else 1.0
 
 
-def _tokens(batch: Any) -> tuple[int, int]:
+def _tokens(key: str, batch: Any) -> tuple[int, int]:
     """The tokens of a batch of sequences without their padding, and the sequences."""
-    documents = batch[DOCUMENTS]
+    documents = batch[key]
     return int(np.count_nonzero(documents >= 0)), len(documents)
 
 

@@ -12,6 +12,7 @@ from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 
 # The specification reserves these.
@@ -20,6 +21,8 @@ ROW_ID, SEQUENCE_ID = 2147483540, 2147483539
 
 # Stands for the physical row numbers among a file's columns; no column can have this name.
 ROW_NUMBERS = "\0row numbers"
+# The column of a row's place, as its number in the file.
+NUMBERS = pa.field(PLACE, pa.int64(), metadata={"PARQUET:field_id": str(POSITION_ID)})
 
 Build = Callable[[Sequence[pa.ChunkedArray], int], pa.ChunkedArray]  # (sources, number of rows) -> column
 

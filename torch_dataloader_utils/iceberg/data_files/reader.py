@@ -13,7 +13,13 @@ import pyarrow as pa
 from torch_dataloader_utils.events import during
 from torch_dataloader_utils.formats.base import Format, Reader
 from torch_dataloader_utils.formats.parquet.guards import FLOORED
-from torch_dataloader_utils.iceberg.data_files.columns import ROW_NUMBERS, encoded_fields, projection_of, table_columns
+from torch_dataloader_utils.iceberg.data_files.columns import (
+    NUMBERS,
+    ROW_NUMBERS,
+    encoded_fields,
+    projection_of,
+    table_columns,
+)
 from torch_dataloader_utils.iceberg.data_files.deletes import deleted_positions
 from torch_dataloader_utils.iceberg.data_files.equality import EqualityDeletes, equality_deletes
 from torch_dataloader_utils.iceberg.data_files.fields import data_fields
@@ -25,6 +31,7 @@ from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.decoding import numbers_of
+from torch_dataloader_utils.reading.places import FileKeys, PlacedOpener
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
 
@@ -49,6 +56,11 @@ class IcebergOpener:
         """A reader of the table's columns in `schema`; the layout is from `iceberg_layout` or `whole_file`."""
         with Naming(file.path):
             return IcebergReader(file, layout, storage, self.table, options, schema)
+
+    def placed(self, keys: FileKeys) -> PlacedOpener:
+        """The opener that also reads the places of rows, by their numbers in the file as written."""
+        table = replace(self.table, schema=self.table.schema.append(NUMBERS))
+        return PlacedOpener(replace(self, table=table), keys, numbered=True)
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The ranges from the file's statistics and its partition values."""

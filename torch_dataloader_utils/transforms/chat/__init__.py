@@ -1,0 +1,1 @@
+"""Chats to token ids and labels, by the chat template of a tokenizer."""
