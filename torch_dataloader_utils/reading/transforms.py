@@ -202,6 +202,13 @@ def made_by(transform: Any) -> Sequence[str]:
     return last.made
 
 
+def prepare(transform: Any) -> None:
+    """Let the functions of a transform make what all worker processes share."""
+    for each in functions_of(transform):
+        if isinstance(each, DeclaredTransform):
+            each.prepare()
+
+
 def marks_of(transform: Any) -> str:
     """What states and ranks compare of a transform; "" if it declares nothing."""
     return " ".join(each.mark for each in functions_of(transform) if isinstance(each, DeclaredTransform))
