@@ -67,6 +67,11 @@ class CodesLeaf:
         """Whether the column is read as dictionary and indices."""
         return self.steps[:1] == ("dictionary",)
 
+    def prepare(self) -> None:
+        """Build the table of the vocabulary."""
+        if self.ids is not None:
+            self.ids.build()
+
     def convert(self, chunks: Sequence[pa.Array], origin: Origin) -> tuple[Dense, Array | None]:
         """Codes [n], and which rows are not null.
 

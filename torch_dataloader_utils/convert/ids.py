@@ -61,6 +61,24 @@ class IdTable:
     def __reduce__(self) -> tuple[Callable[[pa.Array], IdTable], tuple[pa.Array]]:
         return IdTable, (self.values,)
 
+    def shared(self) -> tuple[Callable[[pa.Array, KeyTable | None], IdTable], tuple[pa.Array, KeyTable | None]]:
+        """As `__reduce__`, for other processes of this machine: with what was built."""
+        return IdTable._with, (self.values, self._built)
+
+    @classmethod
+    def _with(cls, values: pa.Array, built: KeyTable | None) -> IdTable:
+        made = cls(values)
+        made._built = built
+        return made
+
+    def build(self) -> None:
+        """Build the table now, rather than at the first lookup.
+
+        Raises:
+            ValueError: a value is among them twice.
+        """
+        self._table()
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from torch_dataloader_utils.errors import BatchTimeoutError, FileReadError, OptionError, WorkerError, use
 from torch_dataloader_utils.executors.drivers import describe
+from torch_dataloader_utils.executors.parcels import Parcel
 from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, importing, worker_name
 from torch_dataloader_utils.executors.signals import held_back
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
@@ -74,13 +75,17 @@ class Member:
             WorkerError: the process has died.
             BatchTimeoutError: it does not read.
         """
-        self.send_packed(ForkingPickler.dumps(message))
+        data = ForkingPickler.dumps(message)
+        self._send(lambda conn: conn.send_bytes(data))
 
-    def send_packed(self, message: memoryview) -> None:
-        """Send a message that is already pickled."""
+    def send_parcel(self, parcel: Parcel) -> None:
+        """Send what the process `receive`s first; raises as `send`."""
+        self._send(parcel.send)
+
+    def _send(self, by: Callable[[Connection], None]) -> None:
         try:
             with self._sending:
-                self.conn.send_bytes(message)
+                by(self.conn)
         except (BrokenPipeError, ConnectionResetError):
             raise self._dead() from None
         except BlockingIOError:
@@ -379,15 +384,16 @@ class WorkerPool:
         # which would wait forever for stopped ones, and for these, as they outlive SIGTERM.
         self._finalizer = Finalize(self, end_all, args=(self.members,), exitpriority=0)
         renew_in_children(self)
-        packed = None if context.get_start_method() == "fork" else _packed(open_reader)
-        opener = open_reader if packed is None else None
+        parcel = None if context.get_start_method() == "fork" else _parcel(open_reader)
+        opener = open_reader if parcel is None else None
         try:
-            with fork_server_answers(context, timeout):
-                for _ in range(count):
-                    self._start(context, opener, budget // count, timeout, desk)
-            if packed is not None:
-                for member in self.members:
-                    member.send_packed(packed)
+            with parcel or nullcontext():
+                with fork_server_answers(context, timeout):
+                    for _ in range(count):
+                        self._start(context, opener, budget // count, timeout, desk)
+                if parcel is not None:
+                    for member in self.members:
+                        member.send_parcel(parcel)
             if desk is not None:
                 desk.open()
         except BaseException:
@@ -469,13 +475,13 @@ def _started(context: BaseContext, name: str, arguments: tuple[Any, ...]) -> Bas
     return process
 
 
-def _packed(open_reader: OpenReader) -> memoryview | None:
-    """The pickled reader to send to a running worker; None if it can only be passed when a process starts.
+def _parcel(open_reader: OpenReader) -> Parcel | None:
+    """The reader to send to running workers; None if it can only be passed when a process starts.
 
     Python hangs if it spawns a process with more data than fit a pipe, and that process dies during its imports.
     """
     try:
-        return ForkingPickler.dumps(open_reader)
+        return Parcel(open_reader)
     except RuntimeError:  # from locks and similar objects
         return None
 

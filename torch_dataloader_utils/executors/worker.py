@@ -2,21 +2,21 @@
 
 Neither this module nor what it imports loads torch, so that a worker starts in half a second.
 
-Messages from the main process: first the function that creates the reader, unless it was an argument; then
-`("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered since, and
-their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
+Messages from the main process: first the function that creates the reader, as a parcel, unless it was an argument;
+then `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered
+since, and their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
 `("block", number, packed, slot)`, `("error", number, data)`. Credentials that expire travel on a pipe of their own.
 """
 
 from __future__ import annotations
 
-import pickle
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 
+from torch_dataloader_utils.executors.parcels import received
 from torch_dataloader_utils.executors.script import started
 from torch_dataloader_utils.executors.signals import end_with_parent, outlive
 from torch_dataloader_utils.executors.slots import WritableSlot, dump_error, pack
@@ -57,10 +57,10 @@ def worker_main(
         connect(line)
     if open_reader is None:
         try:
-            data = conn.recv_bytes()
+            parcel = received(conn)
         except (EOFError, ConnectionResetError):
             return  # the main process has exited
-        open_reader = pickle.loads(data)  # may import the user's script, which may raise the same errors
+        open_reader = parcel()  # may import the user's script, which may raise the same errors
     try:
         _Worker(conn, open_reader, budget).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):

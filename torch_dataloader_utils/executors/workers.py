@@ -98,6 +98,7 @@ class Workers:
             worker = self._worker
             context = start_context(worker.multiprocessing_context)
             budget = int(worker.prefetch_bytes)
+            self._scan.prepare()
             desk = None if self._scan.local or not can_issue() else RenewalDesk()
             self._pool = WorkerPool(self._scan.open, worker.num_shards, budget, context, worker.timeout, desk)
         return self._pool

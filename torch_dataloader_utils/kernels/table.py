@@ -94,6 +94,18 @@ class SlotTable:
         self.duplicate = int(duplicate[0]) if duplicate[0] >= 0 else None
         self.nbytes = self._slots.nbytes + _owned(keys)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process of this machine makes the same table of, if it has the library, too."""
+        return _of_slots, (self._keys, self._slots, self.duplicate)
+
+    @classmethod
+    def of(cls, library: Any, keys: Keys, slots: U64, duplicate: int | None) -> SlotTable:
+        """The table whose slots these are."""
+        made = cls.__new__(cls)
+        made._library, made._keys, made._slots, made.duplicate = library, keys, slots, duplicate
+        made.nbytes = slots.nbytes + _owned(keys)
+        return made
+
     def places_of(self, queries: Keys) -> I64:
         """As `KeyTable`."""
         *of_keys, _ = _arguments(self._keys)
@@ -102,6 +114,11 @@ class SlotTable:
         to, slots = addresses(out, self._slots)
         self._library.tdu_find(to, *of_queries, count, slots, len(self._slots), *of_keys)
         return out
+
+
+def _of_slots(keys: Keys, slots: U64, duplicate: int | None) -> KeyTable:
+    found = library()
+    return table_of(keys) if found is None else SlotTable.of(found, keys, slots, duplicate)
 
 
 class ArrowTable:

@@ -69,6 +69,9 @@ class DeclaredTransform:
             name: of the data.
         """
 
+    def prepare(self) -> None:
+        """Make what worker processes share, so that each of them gets it made."""
+
     def frozen(self) -> DeclaredTransform:
         """What a loader keeps of it: what it does does not change any more."""
         return self

@@ -107,7 +107,9 @@ class Vocabulary:
         return IdTable(self.array)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Vocabulary, (self.type, None if self._array is not None else self._values, self._array)
+        held = (self.type, None if self._array is not None else self._values, self._array)
+        # Other processes of this machine get a table that was built.
+        return (Vocabulary, held, {"table": self.table}) if "table" in vars(self) else (Vocabulary, held)
 
 
 @dataclass(frozen=True)

@@ -652,6 +652,12 @@ class FrozenPreprocess(DeclaredTransform):
                 name, listed(plain, show=repr),
             )  # fmt: skip
 
+    def prepare(self) -> None:
+        """Build the tables of vocabularies."""
+        for each in self._fit.outputs:
+            if each.categories is not None or isinstance(each.last, TargetEncode):
+                each.fitted[-1]["vocabulary"].table.build()
+
     @property
     def encoded(self) -> list[str]:
         """The columns of which ids are made."""

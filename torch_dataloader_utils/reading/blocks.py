@@ -266,6 +266,9 @@ class Scan(Protocol):
     def vocabularies(self) -> dict[str, list[Any]]:
         """The values of each column of codes, in the order of their codes, by key."""
 
+    def prepare(self) -> None:
+        """Make now what all readers share, such as the tables of vocabularies: worker processes then get it made."""
+
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key; files may be added to the mapping later."""
 

@@ -114,6 +114,11 @@ class CombinedScan:
         """The values of each column of codes, by key: the same in all parts."""
         return self.scans[0].vocabularies()
 
+    def prepare(self) -> None:
+        """Make what the readers of each part share."""
+        for scan in self.scans:
+            scan.prepare()
+
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
         reader = CombinedReader(self, [cast(PieceReader, scan.open(files)) for scan in self.scans])

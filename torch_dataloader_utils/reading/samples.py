@@ -272,6 +272,9 @@ class SampleScan:
         """None: samples hold values, not codes."""
         return {}
 
+    def prepare(self) -> None:
+        """Nothing is shared but the dataset."""
+
     def open(self, files: Mapping[FileKey, DataFile]) -> SampleReader:
         """A reader of tasks."""
         return SampleReader(self, files)

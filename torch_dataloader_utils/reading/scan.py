@@ -21,7 +21,7 @@ from torch_dataloader_utils.reading.failures import Skipping
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.places import PLACE_FIELD, FileKeys, placed
 from torch_dataloader_utils.reading.task_reader import TaskReader
-from torch_dataloader_utils.reading.transforms import marks_before, marks_of, reads_place
+from torch_dataloader_utils.reading.transforms import marks_before, marks_of, prepare, reads_place
 from torch_dataloader_utils.schemas.columns import find_path, top_level
 from torch_dataloader_utils.storage import Storage
 
@@ -178,6 +178,12 @@ class ScanSpec:
     def vocabularies(self) -> dict[str, list[Any]]:
         """The values of each column of codes, in the order of their codes, by key."""
         return self.converter.vocabularies
+
+    def prepare(self) -> None:
+        """Build the tables of codes, and what transforms share."""
+        for leaf in self.converter.codes.values():
+            leaf.prepare()
+        prepare(self.transform)
 
     def open(self, files: Mapping[FileKey, DataFile]) -> BlockReader:
         """A reader of tasks over these files, by key."""
