@@ -43,11 +43,12 @@ from torch_dataloader_utils.preprocess.counted import (
     not_updated,
     unfilled,
 )
-from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, common_type, counted_type
+from torch_dataloader_utils.preprocess.counts import ValueCounts, common_type, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.numbers import NumberView, numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, finished
+from torch_dataloader_utils.preprocess.partitions import PARTITIONS
 from torch_dataloader_utils.preprocess.refinement import CLOSE, Accuracy, Refinement, joined
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark, lines_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics, Uncounted, after
