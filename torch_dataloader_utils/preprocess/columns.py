@@ -151,6 +151,17 @@ def scalar_of(value: Any, type_: pa.DataType) -> pa.Scalar:
     raise OptionError(f"{shown(value)} is no value of type {type_}, which the column has.")
 
 
+def zero_of(type_: pa.DataType) -> Any:
+    """What stands for missing values of a column that has no value."""
+    kind = kind_of(type_).values
+    if kind == "text":
+        return ""
+    if kind == "bytes":
+        return bytes(type_.byte_width) if pt.is_fixed_size_binary(type_) else b""
+    # 0 as a date or time is the beginning of 1970.
+    return pa.nulls(1, type_).fill_null(False if pt.is_boolean(type_) else 0)[0].as_py()
+
+
 def elements(array: pa.Array) -> tuple[pa.Array, Callable[[pa.Array], pa.Array]]:
     """The values of a column, and what puts others, as many, into its lists.
 
