@@ -515,6 +515,17 @@ def test_without_any_target_all_is_0_and_a_warning(values: list[Any], caplog: py
     assert not caplog.messages
 
 
+def test_means_beyond_a_dtype_are_infinite_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    table = pa.table({"id": [1, 2], "large": ["a", "b"], "y": [1e300, 1.0]})
+    link = TargetEncode("y", by="id", smooth=0)
+    assert fitted(link, table, "large")({"large": ["a", "b"]}) == {"large": [1e300, 1.0]}
+    assert not caplog.messages
+    prep = Preprocess({"large": link}).fit(table)
+    assert prep({"large": ["a", "b"]}) == {"large": [math.inf, 1.0]}
+    (line,) = caplog.messages
+    assert "numbers beyond the range of float32 become infinite" in line
+
+
 def test_classes_of_numbers_bools_and_bytes() -> None:
     rows = {
         "id": [1, 2, 3, 4], "c": list("aabb"), "n": [1, 2, 3, 1], "f": [1.0, 2.0, 2.0, 2.0],

@@ -84,13 +84,14 @@ def given_arrays(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> Itera
 def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Array) -> pa.Array:
     import pyarrow as pa
 
-    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named, value_type
+    from torch_dataloader_utils.preprocess.columns import kind_of, type_named, value_type
+    from torch_dataloader_utils.schemas.merge import plain_type
 
     if pa.types.is_null(value_type(array.type)) and kind_of(array.type).nested in ("", type_.kind.nested):
         return array.cast(type_named(type_.text))
     if _is_kept(each):
         return array
-    kind, size = kind_of(array.type), getattr(plain_type(array.type), "list_size", None)
+    kind, size = kind_of(array.type), getattr(plain_type(array.type, extensions=True), "list_size", None)
     if kind == type_.kind and size == type_.size:
         return array
     if kind.values == type_.kind.values and kind.nested and type_.kind.nested:
