@@ -29,6 +29,21 @@ from torch_dataloader_utils import (
     merge_state_dicts,
 )
 from torch_dataloader_utils.iteration.foreign import check_device
+from torch_dataloader_utils.preprocess import (
+    Bucketize,
+    Categorize,
+    Clip,
+    Cross,
+    DateParts,
+    Hash,
+    Impute,
+    Log1p,
+    MinMax,
+    Preprocess,
+    Robust,
+    Standardize,
+    TargetEncode,
+)
 
 ROWS = 120
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -421,3 +436,43 @@ def test_a_batch_is_normal_in_inference_mode(folder: str) -> None:
     weight = torch.ones(1, device="cuda", requires_grad=True)
     (batch["a"] * weight).sum().backward()
     assert weight.grad.item() == sum(range(7))
+
+
+@each_device
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_module_of_a_preprocess_has_its_bits(device: str, dtype: Any) -> None:
+    rows, rng = 5_000, np.random.default_rng(0)
+    x = rng.normal(0, 1, rows) * 10.0 ** rng.integers(-300, 300, rows)
+    x[:9] = [np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0, 5e-324, 3.5e38, 1e308]
+    i = rng.integers(-(2**63), 2**63 - 1, rows) >> rng.integers(0, 63, rows)
+    given = pa.table(
+        {
+            "x": pa.array(x, mask=rng.random(rows) < 0.1),
+            "i": pa.array(i, mask=rng.random(rows) < 0.1),
+            "y": rng.random(rows),
+            "s": rng.choice(["a", "b", None, "", "x" * 300], rows).tolist(),
+            "t": pa.array(rng.integers(-(10**15), 10**15, rows), pa.timestamp("us")),
+        }
+    )
+    spec = {
+        "x": {
+            "standard": [Impute("median", indicator=True), Standardize()],
+            "scaled": MinMax(-1, 2, clip=True),
+            "log": [Clip(quantiles=(0.01, 0.99)), Log1p(signed=True), Robust()],
+            "bucket": Bucketize(quantiles=9),
+        },
+        "i": {"id": Categorize(unknown_ids=7), "hash": Hash(99, seed=3), "mean": TargetEncode("y", by="i")},
+        "s": {"text": Categorize(nulls="category"), "text_hash": Hash(77)},
+        ("i", "s"): Cross(Hash(1_000)),
+        "t": DateParts("hour", "weekday", "dayofyear"),
+    }  # fmt: skip
+    prep = Preprocess(spec, dtype=dtype).fit(given)
+    arrays = {name: torch.from_numpy(array).to(device) for name, array in prep.arrays(given).items()}
+    found, expected = prep.to_module().to(device)(arrays), prep(given)
+    assert list(found) == expected.column_names
+    for name, tensor in found.items():
+        assert tensor.device.type == device
+        wanted = expected[name].to_numpy()
+        missing = np.isnan(wanted)
+        assert np.array_equal(np.isnan(tensor.cpu().numpy()), missing), name
+        assert tensor.cpu().numpy()[~missing].tobytes() == wanted[~missing].tobytes(), name

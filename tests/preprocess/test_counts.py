@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import UnsupportedTypeError
 from torch_dataloader_utils.preprocess import counts as module
-from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, common_type, counted_type
+from torch_dataloader_utils.preprocess import partitions
+from torch_dataloader_utils.preprocess.counts import ValueCounts, common_type, counted_type
+from torch_dataloader_utils.preprocess.partitions import PARTITIONS
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 INT64 = st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63)]) | st.integers(-(2**63), 2**63 - 1)
@@ -419,10 +421,10 @@ def test_files_are_removed_by_close_collection_and_errors(folder: Path) -> None:
 def test_a_forked_process_leaves_the_folder(folder: Path) -> None:
     counts = ValueCounts(pa.int64(), memory=1)
     counts.add(pa.array(range(100)))
-    removal = counts._removal
+    removal = counts._partitions._removal
     assert removal is not None
     path, _ = removal.peek()[2]  # type: ignore[index]
-    module._remove(path, os.getpid() + 1)
+    partitions._remove(path, os.getpid() + 1)
     check(counts, list(range(100)))
 
 

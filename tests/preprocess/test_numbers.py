@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import torch_dataloader_utils.preprocess.chains as chains
 from torch_dataloader_utils.kernels import numbers as kernel
 from torch_dataloader_utils.preprocess import Bucketize, Clip, Impute, Log1p, MinMax, Preprocess, Robust, Standardize
 from torch_dataloader_utils.preprocess.columns import elements
+from torch_dataloader_utils.preprocess.fitted import warn_of_infinities
 from torch_dataloader_utils.preprocess.numbers import NumberView, numbers_of
 from torch_dataloader_utils.preprocess.steps import NumberStep
 from torch_dataloader_utils.preprocess.transforms import Links, steps_of
@@ -156,7 +156,7 @@ def test_numbers_that_are_not_aligned() -> None:
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "numpy":
         monkeypatch.setattr(kernel, "library", lambda: None)
-    chains._warn_of_infinities.cache_clear()
+    warn_of_infinities.cache_clear()
 
 
 @pytest.mark.usefixtures("either")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import math
 import pickle
+import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -39,9 +41,11 @@ from torch_dataloader_utils.preprocess import (
     Impute,
     Keep,
     Preprocess,
+    Standardize,
     TargetEncode,
 )
 from torch_dataloader_utils.preprocess.hashed import one_crossed, one_hash
+from torch_dataloader_utils.preprocess.target_sums import TargetSums
 
 ROWS = 4_000
 SMOOTH = ["auto", 10.0, 0]
@@ -198,6 +202,86 @@ def test_many_blocks_are_compacted_to_the_same_sums() -> None:
     back = fitted(link, table.take(rng.permutation(rows)), "user")
     assert back.digest == made.digest
     assert back.for_training().mark == made.for_training().mark
+
+
+# Sums that do not fit into memory.
+
+SPILLED: dict[str, Any] = {
+    "user": TargetEncode("y", by="id"),
+    "word": {"mean": TargetEncode("y", by="id", smooth=3), "kinds": TargetEncode("kind", by="id")},
+}
+
+
+def many_categories(rows: int = 3_000) -> pa.Table:
+    rng = np.random.default_rng(0)
+    user = rng.integers(0, rows // 2, rows)
+    return pa.table({
+        "id": np.arange(rows),
+        "user": pa.array(user, mask=user % 97 == 0),
+        "word": [None if n % 89 == 0 else f"word {n}" for n in rng.integers(0, rows // 3, rows)],
+        "y": rng.normal(0, 1, rows) * 10.0 ** rng.integers(-20, 20, rows),
+        "kind": rng.choice(["p", "q", None, "r"], rows).tolist(),
+    })  # fmt: skip
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return tmp_path / "temporary"
+
+
+@pytest.mark.parametrize("memory", [1, 20_000, 8 << 20])
+@pytest.mark.parametrize("pickled", [False, True])
+def test_sums_in_files_are_those_in_memory(memory: int, pickled: bool, temporary: Path) -> None:
+    table = many_categories()
+    whole = Preprocess(SPILLED).fit(table)
+    prep = Preprocess(SPILLED)
+    scan = prep.scan(table.schema, memory=memory)
+    used = False
+    for part in (table.slice(0, 1_200), table.slice(1_200, 1), table.slice(1_201)):
+        counted = scan.part()
+        counted.add(part)
+        scan.merge(pickle.loads(pickle.dumps(counted)) if pickled else counted)
+        used = used or any(temporary.iterdir())
+        counted.close()
+    assert used == (memory < 8 << 20)
+    assert scan.finish() is None
+    assert list(temporary.iterdir()) == []
+    prep.learned(scan)
+    assert prep.digest == whole.digest
+    assert prep.for_training().mark == whole.for_training().mark
+    assert prep.for_training()(table).equals(whole.for_training()(table))
+    rows = {"user": [1, None, -7], "word": ["word 1", None, "?"]}
+    assert prep(rows) == whole(rows)
+
+
+def test_no_file_is_left_of_a_fit_that_ends_early(temporary: Path) -> None:
+    table = many_categories()
+    with pytest.raises(OptionError, match="classes or more"):
+        Preprocess({"user": TargetEncode("id", by="id", classes=True)}).fit(table, memory=1)
+    gc.collect()
+    assert list(temporary.iterdir()) == []
+    scan = Preprocess(SPILLED).scan(table.schema, memory=1)
+    scan.add(table)
+    assert len(list(temporary.iterdir())) == 3
+    scan.close()
+    assert list(temporary.iterdir()) == []
+
+
+def test_many_categories_take_little_memory() -> None:
+    """Of 200,000 categories and folds, within 8 MiB and what is learned of them."""
+    rows, memory = 200_000, 8 << 20
+    sums = TargetSums(TargetEncode("y", by="id"), pa.int64(), pa.float64(), memory)
+    before, most = pa.total_allocated_bytes(), 0
+    for first in range(0, rows, 20_000):
+        keys = np.arange(first, first + 20_000)
+        sums.add(pa.array(keys), pa.array(keys / 7), keys.astype(np.uint64))
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert sums.rows == rows
+    assert 0 < most < memory
+    assert len(sums.learned("x")["vocabulary"]) == rows
+    sums.close()
 
 
 # No row sees its own target.
@@ -417,9 +501,29 @@ def test_targets_that_are_missing_or_infinite_are_left_out() -> None:
     assert made({"c": ["a", "b", "z"]}) == {"c": [2.0, 7.0, 11 / 3]}
 
 
-def test_without_any_target_all_is_0() -> None:
-    table = pa.table({"id": [1], "c": ["a"], "y": pa.array([None], pa.float64())})
-    assert fitted(TargetEncode("y", by="id"), table, "c")({"c": ["a", None]}) == {"c": [0.0, 0.0]}
+@pytest.mark.parametrize("values", [[None, None], [math.nan, math.inf], ["text"]], ids=str)
+def test_without_any_target_all_is_0_and_a_warning(values: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    none = values == ["text"]
+    y = pa.nulls(2, pa.string()) if none else pa.array(values, pa.float64())
+    table = pa.table({"id": [1, 2], "c": ["a", "b"], "y": y, "x": pa.nulls(2, pa.float64())})
+    prep = Preprocess({"c": TargetEncode("y", by="id"), "x": Standardize()}).fit(table)
+    assert prep({"c": ["a", None], "x": [1.0, 2.0]}) == {"c": [0.0, 0.0], "x": [1.0, 2.0]}
+    (line,) = caplog.messages
+    assert line.startswith("fit: nothing can be learned of 'y', 'x', where all values are missing or infinite: ")
+    caplog.clear()
+    fitted(TargetEncode("id", by="id"), table, "c")
+    assert not caplog.messages
+
+
+def test_means_beyond_a_dtype_are_infinite_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    table = pa.table({"id": [1, 2], "large": ["a", "b"], "y": [1e300, 1.0]})
+    link = TargetEncode("y", by="id", smooth=0)
+    assert fitted(link, table, "large")({"large": ["a", "b"]}) == {"large": [1e300, 1.0]}
+    assert not caplog.messages
+    prep = Preprocess({"large": link}).fit(table)
+    assert prep({"large": ["a", "b"]}) == {"large": [math.inf, 1.0]}
+    (line,) = caplog.messages
+    assert "numbers beyond the range of float32 become infinite" in line
 
 
 def test_classes_of_numbers_bools_and_bytes() -> None:
@@ -490,6 +594,16 @@ def test_training_takes_rows_in_memory_by_keys(form: str) -> None:
     training = Preprocess({"city": ALL}).fit(table).for_training()
     given_as, lists_of = FORMS[form]
     assert lists_of(training(given_as(table))) == training(table).to_pydict()
+
+
+def test_one_row_is_not_trained_on() -> None:
+    table = rows_of().slice(0, 300)
+    prep = Preprocess({"city": ALL}).fit(table)
+    row = table.to_pylist()[7]
+    with pytest.raises(UnsupportedTypeError, match=r"At inference.*prep\(row\)"):
+        prep.for_training()(row)
+    assert prep(row)
+    assert prep.for_training()({name: [value] for name, value in row.items()})
 
 
 def test_keys_of_another_kind_would_give_other_folds() -> None:

@@ -131,7 +131,7 @@ _STORED = ("arrow.uuid", "arrow.json", "arrow.fixed_shape_tensor")
 
 
 @lru_cache(maxsize=256)  # many columns are of few types
-def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
+def unencoded(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
     """The type without encodings (dictionary, run-end, view, extension), and the steps by which `plain` gets there."""
     if isinstance(type_, pa.BaseExtensionType) and type_.extension_name in _STORED:
         step, inner = "storage", type_.storage_type
@@ -147,12 +147,12 @@ def plain_type(type_: pa.DataType) -> tuple[pa.DataType, tuple[str, ...]]:
         step, inner = "fixed_size_binary", pa.binary()
     else:
         return type_, ()
-    bare, steps = plain_type(inner)
+    bare, steps = unencoded(inner)
     return bare, (step, *steps)
 
 
 def plain(array: pa.Array, steps: Sequence[str]) -> pa.Array:
-    """`array` without its encodings, of the type that `plain_type` returned with these steps."""
+    """`array` without its encodings, of the type that `unencoded` returned with these steps."""
     for step in steps:
         array = _STEPS[step](array)
     return array

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.convert.buffers import Origin, fixed, plain_chunks, plain_type, unpack, valid_rows
+from torch_dataloader_utils.convert.buffers import Origin, fixed, plain_chunks, unencoded, unpack, valid_rows
 from torch_dataloader_utils.convert.columns import Array
 from torch_dataloader_utils.convert.meaning import NUMBERS, Meaning, factor, meaning_of
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, UnsupportedTypeError, use
@@ -106,7 +106,7 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
     Raises:
         UnsupportedTypeError: a decimal has more digits than int64 holds, and `decimals="scaled"`.
     """
-    bare, _ = plain_type(type_)
+    bare, _ = unencoded(type_)
     if pt.is_decimal(bare):
         _check_digits(key, bare, decimals)
     return _of_type(type_, decimals)
@@ -114,7 +114,7 @@ def element_of(key: str, type_: pa.DataType, decimals: str) -> Element | None:
 
 @lru_cache(maxsize=256)  # many columns are of few types
 def _of_type(type_: pa.DataType, decimals: str) -> Element | None:
-    bare, steps = plain_type(type_)
+    bare, steps = unencoded(type_)
     natural: np.dtype[Any]
     if pt.is_decimal(bare):
         read = "scaled_decimal" if decimals == "scaled" else "float_decimal"

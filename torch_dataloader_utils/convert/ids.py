@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.convert.buffers import fixed, is_binary, plain, plain_type, unpack, valid_rows
+from torch_dataloader_utils.convert.buffers import fixed, is_binary, plain, unencoded, unpack, valid_rows
 from torch_dataloader_utils.convert.columns import Array
 from torch_dataloader_utils.convert.meaning import meaning_of
 from torch_dataloader_utils.errors import UnsupportedTypeError
@@ -44,7 +44,7 @@ class IdTable:
     """
 
     def __init__(self, values: pa.Array) -> None:
-        bare, steps = plain_type(values.type)
+        bare, steps = unencoded(values.type)
         self._family, self._unit = _family(bare), _unit(bare)
         if self._family is None or pt.is_floating(bare):
             raise UnsupportedTypeError(
@@ -89,7 +89,7 @@ class IdTable:
 
     def accepts(self, type_: pa.DataType) -> bool:
         """Whether values of a type can be among these: all can be that are null, and no text is among numbers."""
-        bare, _ = plain_type(type_)
+        bare, _ = unencoded(type_)
         return pt.is_null(bare) or _family(bare) == self._family
 
     def lookup(self, array: pa.Array | pa.ChunkedArray) -> I64:
@@ -112,7 +112,7 @@ class IdTable:
         # A large dictionary may come with few rows.
         if pt.is_dictionary(array.type) and len(array.dictionary) <= len(array):
             return self._of_dictionary(array)
-        array = plain(array, plain_type(array.type)[1])
+        array = plain(array, unencoded(array.type)[1])
         if not len(array) or pt.is_null(array.type):
             return np.full(len(array), MISSING, np.int64)
         return self._of_plain(array)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.convert.buffers import is_binary, plain_type
+from torch_dataloader_utils.convert.buffers import is_binary, unencoded
 from torch_dataloader_utils.convert.codes import CodesLeaf, given_vocabulary, with_fill
 from torch_dataloader_utils.convert.dtypes import Casts, casts_of, with_cast, words_of
 from torch_dataloader_utils.convert.elements import Element, element_of, null_blank
@@ -245,7 +245,7 @@ def _plan(field: _Field, asked: _Asked) -> ColumnPlan:
 
 def _leaf(field: _Field, asked: _Asked) -> Leaf:
     """The conversion of a type, before `dtypes=`, `lists=` and the null policy apply."""
-    bare, steps = plain_type(field.type)
+    bare, steps = unencoded(field.type)
     decimals = _decimals(field, bare.value_type if _is_list(bare) else bare, asked.decimals)
     if pt.is_string(bare) or pt.is_large_string(bare) or is_binary(bare):
         _, word = asked.strings.of(field.key, _text_words(bare)) or ("", "list")
@@ -267,7 +267,7 @@ def _leaf(field: _Field, asked: _Asked) -> Leaf:
 
 def _decimals(field: _Field, type_: pa.DataType, asked: Leaves) -> str:
     """How the decimals of a column, or of its lists, are read."""
-    is_decimal = pt.is_decimal(plain_type(type_)[0])
+    is_decimal = pt.is_decimal(unencoded(type_)[0])
     key, word = asked.of(field.key, ("decimal",) if is_decimal else ()) or ("", "float64")
     if key == field.key and not is_decimal:
         raise _misnamed("decimals", field, "decimals", asked.given)

@@ -77,21 +77,6 @@ def library() -> ctypes.CDLL | None:
     return loaded(source, functions, "numpy does its work, and sums of columns take longer")
 
 
-def exact_sums(values: F64) -> tuple[int, int]:
-    """The exact sum of finite values, in units of 2**-1074, and that of their squares, in units of 2**-2148.
-
-    Args:
-        values: float64, of any shape.
-
-    Raises:
-        ValueError: one of them is not finite.
-    """
-    found = power_sums(values)
-    if found.missing or found.infinite:
-        raise ValueError("values that are not finite have no exact sum")
-    return found.total, found.squares
-
-
 def power_sums(values: F64) -> PowerSums:
     """What is known of these values, in one pass over them.
 

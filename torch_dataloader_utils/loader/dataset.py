@@ -419,7 +419,8 @@ class LoaderDataset(IterableDataset[Any]):
             EmptyDatasetError: there are no rows.
             OptionError: footers do not describe these rows; or this is a combination or a copy.
         """
-        # Late, and by name: a loader knows no feature before it is asked for.
+        # Late, and by name, as the package's root finds what it exports: the core imports no feature. No hook could do:
+        # a feature is asked only of a loader whose options name it, and any loader may be asked for its statistics.
         counting = import_module("torch_dataloader_utils.preprocess.statistics")
         found: Statistics = counting.statistics(self, columns=columns, footers=footers)
         return found

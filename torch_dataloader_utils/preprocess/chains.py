@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from torch_dataloader_utils.preprocess.columns import (
     scalar_of,
     value_type,
 )
-from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value
+from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary, id_of, unknown_value, warn_of_infinities
 from torch_dataloader_utils.preprocess.hashed import buckets, crossed
 from torch_dataloader_utils.preprocess.numbers import numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, applied
@@ -46,8 +44,6 @@ from torch_dataloader_utils.preprocess.transforms import (
 )
 from torch_dataloader_utils.preprocess.zones import offsets
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
-
-_LOG = logging.getLogger("torch_dataloader_utils")
 
 
 def filled(links: Links, values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
@@ -125,7 +121,7 @@ def _of_values(each: FittedOutput, values: pa.Array) -> tuple[pa.Array, npt.NDAr
     found = np.zeros(len(view), np.uint8) if any(step.indicates for step in steps) else None
     x = np.empty(len(view), np.float64 if last.ends else each.dtype)
     if view.through(steps, x, found) and view.overflow(steps, x):
-        _warn_of_infinities(each.output.where, str(x.dtype))
+        warn_of_infinities(each.output.where, str(x.dtype))
     missing = None if found is None else found.astype(each.dtype)
     if isinstance(last, Bucketize):
         return as_arrow(bucketed(x, np.array(last.bounds_of(each.fitted[-1]), np.float64))), missing
@@ -156,16 +152,6 @@ def fold_hashes(link: TargetEncode, arrays: Sequence[pa.Array]) -> npt.NDArray[n
     """
     with naming(f"by={list(link.by or ())}"):
         return arrays[0].to_numpy() if link.by is None else crossed_hashes(arrays)
-
-
-@lru_cache(maxsize=1024)  # once, not for every block
-def _warn_of_infinities(where: str, dtype: str) -> None:
-    _LOG.warning(
-        "%s: numbers beyond the range of %s become infinite. Clip or Log1p makes them smaller, or use "
-        'Preprocess(..., dtype="float64").',
-        where,
-        dtype,
-    )
 
 
 def _ids(each: FittedOutput, array: pa.Array) -> I64:

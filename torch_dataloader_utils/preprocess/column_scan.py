@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.preprocess.columns import elements, kind_of, plain_type, value_type
+from torch_dataloader_utils.preprocess.columns import elements, kind_of, value_type
 from torch_dataloader_utils.preprocess.counts import ValueCounts
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.least_hashes import LeastHashes
 from torch_dataloader_utils.preprocess.moments import Moments
 from torch_dataloader_utils.preprocess.numbers import numbers_of
 from torch_dataloader_utils.preprocess.seen import NumberStatistics
+from torch_dataloader_utils.schemas.merge import plain_type
 from torch_dataloader_utils.schemas.value_hashes import array_hashes
 
 TIMES = ("date", "time", "timestamp", "zoned")
@@ -271,7 +272,7 @@ def _nulls(encoded: pa.DictionaryArray) -> int:
 
 def _lengths(lists: pa.Array) -> Any:
     """The length of each list, none of them null."""
-    if pt.is_fixed_size_list(plain_type(lists.type)):
+    if pt.is_fixed_size_list(plain_type(lists.type, extensions=True)):
         return np.full(len(lists), lists.type.list_size)
     return np.asarray(pc.list_value_length(lists))
 

@@ -16,24 +16,17 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.preprocess.kinds import ColumnKind, ColumnType
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path, type_at
-from torch_dataloader_utils.schemas.merge import is_text, without_views
+from torch_dataloader_utils.schemas.merge import is_text, plain_type, without_views
 
 
 def kind_of(type_: pa.DataType) -> ColumnKind:
     """The kind of columns of an Arrow type."""
-    type_ = plain_type(type_)
+    type_ = plain_type(type_, extensions=True)
     if pt.is_fixed_size_list(type_):
-        return ColumnKind(_kind_of_values(plain_type(type_.value_type)), "fixed")
+        return ColumnKind(_kind_of_values(plain_type(type_.value_type, extensions=True)), "fixed")
     if pt.is_list(type_) or pt.is_large_list(type_):
-        return ColumnKind(_kind_of_values(plain_type(type_.value_type)), "list")
+        return ColumnKind(_kind_of_values(plain_type(type_.value_type, extensions=True)), "list")
     return ColumnKind(_kind_of_values(type_))
-
-
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type without dictionary and extension."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return plain_type(type_.storage_type)
-    return plain_type(type_.value_type) if pt.is_dictionary(type_) else type_
 
 
 def _kind_of_values(type_: pa.DataType) -> str:
@@ -113,7 +106,7 @@ def categories_of(values: pa.Array) -> pa.Array:
         UnsupportedTypeError: decimals may have a fraction, or are no int64.
     """
     values = values.storage if isinstance(values, pa.ExtensionArray) else values
-    plain = plain_type(values.type)
+    plain = plain_type(values.type, extensions=True)
     if not pt.is_decimal(plain):
         return values
     values = values.dictionary_decode() if pt.is_dictionary(values.type) else values
@@ -151,6 +144,17 @@ def scalar_of(value: Any, type_: pa.DataType) -> pa.Scalar:
     raise OptionError(f"{shown(value)} is no value of type {type_}, which the column has.")
 
 
+def zero_of(type_: pa.DataType) -> Any:
+    """What stands for missing values of a column that has no value."""
+    kind = kind_of(type_).values
+    if kind == "text":
+        return ""
+    if kind == "bytes":
+        return bytes(type_.byte_width) if pt.is_fixed_size_binary(type_) else b""
+    # 0 as a date or time is the beginning of 1970.
+    return pa.nulls(1, type_).fill_null(False if pt.is_boolean(type_) else 0)[0].as_py()
+
+
 def elements(array: pa.Array) -> tuple[pa.Array, Callable[[pa.Array], pa.Array]]:
     """The values of a column, and what puts others, as many, into its lists.
 
@@ -177,7 +181,7 @@ def elements(array: pa.Array) -> tuple[pa.Array, Callable[[pa.Array], pa.Array]]
 
 def in_lists(type_: pa.DataType, made: pa.DataType) -> pa.DataType:
     """The type of a column whose values become ones of type `made`."""
-    type_ = plain_type(type_)
+    type_ = plain_type(type_, extensions=True)
     if pt.is_fixed_size_list(type_):
         return pa.list_(made, type_.list_size)
     if pt.is_large_list(type_):
@@ -187,9 +191,9 @@ def in_lists(type_: pa.DataType, made: pa.DataType) -> pa.DataType:
 
 def value_type(type_: pa.DataType) -> pa.DataType:
     """The type of a column's values: in lists, of their elements; without encodings."""
-    type_ = plain_type(type_)
+    type_ = plain_type(type_, extensions=True)
     nested = pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_)
-    return plain_type(type_.value_type) if nested else type_
+    return plain_type(type_.value_type, extensions=True) if nested else type_
 
 
 def words_of(type_: pa.DataType) -> list[str]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, Literal, Self, TypeAlias
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +14,10 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.errors import UnsupportedTypeError
 from torch_dataloader_utils.late_imports import as_arrow, pc
+from torch_dataloader_utils.preprocess.partitions import KeyPartitions, rows_by_partition
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.rows import I64
 from torch_dataloader_utils.schemas.merge import is_text
-from torch_dataloader_utils.schemas.value_hashes import array_hashes
-
-PARTITIONS = 64
 
 # Values as they are held (int64, large_string or large_binary, never null), and how often each occurs.
 Tally: TypeAlias = tuple[pa.Array, I64]
@@ -32,13 +25,12 @@ Tally: TypeAlias = tuple[pa.Array, I64]
 _BLOCK = 1 << 16  # rows counted at a time: they stay in the processor's cache
 _BLOCKS = 256  # counted before they are distributed over the partitions: 64 appends for all of them
 _BLOCKS_BYTES = 16 << 20  # likewise
-_FEW = 4096  # rows of a partition that are not worth a compaction
 
 
 class ValueCounts:
     """How often each value of a column occurs: the same for any order, blocks, encodings, threads and merges.
 
-    Values are held in 64 partitions by their frozen hash, each compacted when its rows have doubled. Partitions that
+    Values are held in 64 partitions by their frozen hash, each compacted when its rows have doubled. KeyPartitions that
     do not fit into memory go to a temporary folder, and are read one at a time. Threads may call `add` and `merge` on
     one object; it is read once these have returned. `close`, the end of a `with` block, and the object's end remove the
     folder.
@@ -60,17 +52,18 @@ class ValueCounts:
 
     def __init__(self, kind: pa.DataType, memory: int = 2 << 30) -> None:
         self.type = counted_type(kind)
-        self.memory = memory
         self.rows = 0
         self.missing = 0
         self._lock = threading.Lock()
-        self._shrinking = threading.Lock()
         self._settling = threading.Lock()
         self._blocks: list[Tally] = []
         self._blocks_bytes = 0
-        self._partitions = [_ValuePartition(number, _held_type(self.type)) for number in range(PARTITIONS)]
-        self._folder: Path | None = None
-        self._removal: weakref.finalize[[Path, int], ValueCounts] | None = None
+        self._partitions = KeyPartitions(_Tallies(_held_type(self.type)), memory)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that counting may take, about."""
+        return self._partitions.memory
 
     def add(self, array: pa.Array | pa.ChunkedArray) -> None:
         """Count values.
@@ -97,7 +90,7 @@ class ValueCounts:
         rows, missing = other.rows, other.missing
         for own, tally in zip(self._partitions, other._tallies(), strict=True):
             own.append(tally)
-            self._shrink()
+            self._partitions.shrink()
         with self._lock:
             self.rows += rows
             self.missing += missing
@@ -122,9 +115,7 @@ class ValueCounts:
             with self._lock:
                 blocks, self._blocks, self._blocks_bytes = self._blocks, [], 0
             self._distribute(blocks)
-            for partition in self._partitions:
-                partition.settle()
-                self._shrink()
+            self._partitions.settle()
         return self
 
     @property
@@ -176,16 +167,16 @@ class ValueCounts:
         dropped = held(values, self.type)
         for partition, rows in zip(self.settled()._partitions, self._rows_of(dropped), strict=True):
             if len(rows):
-                tally = partition.tally()
+                tally = partition.held()
                 left = _without(tally, dropped.take(as_arrow(rows)))
                 partition.replace(left)
                 self.rows -= int(tally[1].sum() - left[1].sum())
-                self._shrink()
+                self._partitions.shrink()
 
     def limit(self, memory: int) -> None:
         """Take no more memory than this from now on: what is above it goes to the temporary folder."""
-        self.memory = min(self.memory, memory)
-        self.settled()._shrink()
+        self._partitions.memory = min(self.memory, memory)
+        self.settled()._partitions.shrink()
 
     def rest(self, counts: I64) -> tuple[int, int]:
         """Number of values and of rows that are not among the kept.
@@ -248,10 +239,7 @@ class ValueCounts:
 
     def close(self) -> None:
         """Remove the temporary folder; values that were in it cannot be read any more."""
-        with self._lock:
-            if self._removal is not None:
-                self._removal()
-            self._folder = self._removal = None
+        self._partitions.close()
 
     def __enter__(self) -> Self:
         """This object."""
@@ -281,37 +269,7 @@ class ValueCounts:
         for partition, rows in zip(self._partitions, self._rows_of(tally[0]), strict=True):
             if len(rows):
                 partition.append(_taken(tally, rows))  # a copy: a slice would hold the rows of all partitions
-        self._shrink()
-
-    def _shrink(self) -> None:
-        """Write the largest partitions to files if all take too much memory; a quarter is left to counting itself."""
-        with self._shrinking:
-            if self._nbytes() <= self.memory - self.memory // 4:
-                return
-            enough = self.memory // 2  # so little that this is rare
-            for partition in self._largest_first():
-                if self._nbytes() > enough:
-                    partition.compact()
-            for partition in self._largest_first():
-                if self._nbytes() > enough:
-                    partition.spill(self._spilled())
-
-    def _largest_first(self) -> list[_ValuePartition]:
-        return sorted(self._partitions, key=lambda partition: partition.nbytes, reverse=True)
-
-    def _nbytes(self) -> int:
-        return sum(partition.nbytes for partition in self._partitions)
-
-    def _spilled(self) -> Path:
-        """The temporary folder."""
-        with self._lock:
-            if self._folder is None:
-                folder = Path(gettempdir(), f"tdu-counts-{uuid4().hex}")
-                # Before there is one, so that an interrupt leaves none.
-                self._removal = weakref.finalize(self, _remove, folder, os.getpid())
-                folder.mkdir(mode=0o700)
-                self._folder = folder
-            return self._folder
+        self._partitions.shrink()
 
     def _tallies(self, chosen: slice = slice(None), fill: Any = None) -> Iterator[Tally]:
         """Of these partitions, each value once, in no order; one partition is read at a time.
@@ -325,102 +283,43 @@ class ValueCounts:
             filled = held(pa.array([fill], self.type), self.type), np.array([self.missing], np.int64)
             place = next(number for number, rows in enumerate(self._rows_of(filled[0])) if len(rows))
         for number, partition in enumerate(self.settled()._partitions[chosen]):
-            tally = partition.tally()
+            tally = partition.held()
             yield tally if filled is None or number != place else _summed([tally, filled])
 
     def _rows_of(self, values: pa.Array) -> list[I64]:
         """Of values as they are held, the rows of each partition."""
-        return _rows_by_partition(typed(values, self.type))
+        return rows_by_partition(typed(values, self.type))
 
 
-class _ValuePartition:
-    """The values that share the upper bits of their hash: in memory, and in files of values that are distinct in each.
+class _Tallies:
+    """Tallies of values that are held in a type, as pieces of partitions."""
 
-    Args:
-        number: of the partition.
-        kind: the type in which values are held.
-    """
-
-    def __init__(self, number: int, kind: pa.DataType) -> None:
-        self._number = number
+    def __init__(self, kind: pa.DataType) -> None:
         self._kind = kind
-        self._lock = threading.Lock()
-        self._pieces: list[Tally] = []
-        self._rows = 0  # in memory
-        self._compacted = 0  # of these, those that were left by the last compaction
-        self._files: list[tuple[Path, int]] = []  # and the rows of each
-        self._written = 0  # number of files
-        self.nbytes = 0  # in memory
 
-    @property
-    def rows(self) -> int:
-        """Number of values once they are settled."""
-        return self._rows + sum(rows for _, rows in self._files)
+    def rows(self, tally: Tally) -> int:
+        """See `PieceForm`."""
+        return len(tally[1])
 
-    @property
-    def size(self) -> int:
-        """Bytes of all values."""
-        return self.nbytes + sum(path.stat().st_size for path, _ in self._files)
+    def nbytes(self, tally: Tally) -> int:
+        """See `PieceForm`."""
+        return _nbytes(tally)
 
-    def append(self, tally: Tally) -> None:
-        """Add counts; values may occur several times."""
-        with self._lock:
-            if len(tally[1]):
-                self._pieces.append(tally)
-            self._rows += len(tally[1])
-            self.nbytes += _nbytes(tally)
-            if self._rows > 2 * self._compacted + _FEW:
-                self._compact()
+    def joined(self, pieces: Sequence[Tally]) -> Tally:
+        """See `PieceForm`."""
+        return _joined(pieces) if pieces else _nothing(self._kind)
 
-    def compact(self) -> None:
-        """Hold each value in memory once."""
-        with self._lock:
-            self._compact()
+    def summed(self, pieces: Sequence[Tally]) -> Tally:
+        """See `PieceForm`."""
+        return _summed(pieces)
 
-    def spill(self, folder: Path) -> None:
-        """Move what is in memory to a file."""
-        with self._lock:
-            self._compact()
-            for tally in self._pieces:  # one, or none
-                path = folder / f"{self._number}-{self._written}.arrow"
-                _write(tally, path)
-                self._written += 1
-                self._files.append((path, len(tally[1])))
-            self._hold([])
+    def write(self, tally: Tally, path: Path) -> None:
+        """See `PieceForm`."""
+        _write(tally, path)
 
-    def settle(self) -> None:
-        """Hold each value once, either in memory or in one file."""
-        with self._lock:
-            if len(self._files) + bool(self._pieces) > 1:
-                self._hold([_summed([*map(_of_file, self._files), *self._pieces])])
-                for path, _ in self._files:
-                    path.unlink()
-                self._files = []
-            self._compact()
-
-    def replace(self, tally: Tally) -> None:
-        """Hold these values instead, in memory; each is there once."""
-        with self._lock:
-            for path, _ in self._files:
-                path.unlink()
-            self._files = []
-            self._hold([tally] if len(tally[1]) else [])
-
-    def tally(self) -> Tally:
-        """Each value once, if settled, in no order; what is in a file is read, and stays there."""
-        with self._lock:
-            pieces = [*map(_of_file, self._files), *self._pieces]
-            return _joined(pieces) if pieces else _nothing(self._kind)
-
-    def _compact(self) -> None:
-        if self._compacted < self._rows:
-            self._hold([_summed(self._pieces)])
-
-    def _hold(self, pieces: list[Tally]) -> None:
-        """Hold these distinct values, at most one piece, in memory instead."""
-        self._pieces = pieces
-        self._rows = self._compacted = sum(len(counts) for _, counts in pieces)
-        self.nbytes = sum(map(_nbytes, pieces))
+    def read(self, path: Path) -> Tally:
+        """See `PieceForm`."""
+        return _of_file(path)
 
 
 # Types: what is counted, and how it is held.
@@ -623,13 +522,6 @@ def _summed(pieces: Sequence[Tally]) -> Tally:
     return values, sums
 
 
-def _rows_by_partition(values: pa.Array) -> list[I64]:
-    """The rows of each partition, int64."""
-    numbers = (array_hashes(values) >> np.uint64(58)).astype(np.uint8)
-    ends = np.cumsum(np.bincount(numbers, minlength=PARTITIONS))
-    return np.split(np.argsort(numbers, kind="stable"), ends[:-1])
-
-
 def _at_least(tally: Tally, least: int) -> Tally:
     return _filtered(tally, tally[1] >= least)
 
@@ -723,13 +615,8 @@ def _write(tally: Tally, path: Path) -> None:
         writer.write_table(table)
 
 
-def _of_file(file: tuple[Path, int]) -> Tally:
-    with pa.OSFile(str(file[0])) as source:
+def _of_file(path: Path) -> Tally:
+    with pa.OSFile(str(path)) as source:
         table = pa.ipc.open_stream(source).read_all()
     values, counts = (pa.concat_arrays(column.chunks) for column in table.columns)
     return values, counts.to_numpy()
-
-
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process has a copy of the object, but the folder is not its own
-        shutil.rmtree(folder, ignore_errors=True)

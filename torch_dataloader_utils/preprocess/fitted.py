@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.errors import UnknownValueError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.convert.ids import IdTable
 
 
+_LOG = logging.getLogger("torch_dataloader_utils")
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
@@ -177,7 +180,10 @@ class FittedOutput:
     @cached_property
     def encoding(self) -> npt.NDArray[Any]:
         """What its target encoding makes of categories: [values + 2, 1 + folds, outputs], of the outputs' dtype."""
-        made: npt.NDArray[Any] = self.fitted[-1]["encoding"].astype(self.dtype)
+        with np.errstate(over="ignore"):
+            made: npt.NDArray[Any] = self.fitted[-1]["encoding"].astype(self.dtype)
+        if np.isinf(made).any():
+            warn_of_infinities(self.output.where, self.dtype)
         return made
 
     @cached_property
@@ -195,6 +201,17 @@ class FittedOutput:
         if isinstance(of, Categorize):
             return {name: 1 + of.unknown_ids + len(fitted["vocabulary"]) + ("null" in fitted)}
         return {}
+
+
+@lru_cache(maxsize=1024)  # once, not for every block
+def warn_of_infinities(where: str, dtype: str) -> None:
+    """Warn that numbers of an output do not fit its dtype."""
+    _LOG.warning(
+        "%s: numbers beyond the range of %s become infinite. Clip or Log1p makes them smaller, or use "
+        'Preprocess(..., dtype="float64").',
+        where,
+        dtype,
+    )
 
 
 def id_of(part: str) -> int:

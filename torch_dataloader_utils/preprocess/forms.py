@@ -84,13 +84,14 @@ def given_arrays(outputs: Sequence[FittedOutput], rows: pa.RecordBatch) -> Itera
 def _given_array(each: FittedOutput, name: str, type_: ColumnType, array: pa.Array) -> pa.Array:
     import pyarrow as pa
 
-    from torch_dataloader_utils.preprocess.columns import kind_of, plain_type, type_named, value_type
+    from torch_dataloader_utils.preprocess.columns import kind_of, type_named, value_type
+    from torch_dataloader_utils.schemas.merge import plain_type
 
     if pa.types.is_null(value_type(array.type)) and kind_of(array.type).nested in ("", type_.kind.nested):
         return array.cast(type_named(type_.text))
     if _is_kept(each):
         return array
-    kind, size = kind_of(array.type), getattr(plain_type(array.type), "list_size", None)
+    kind, size = kind_of(array.type), getattr(plain_type(array.type, extensions=True), "list_size", None)
     if kind == type_.kind and size == type_.size:
         return array
     if kind.values == type_.kind.values and kind.nested and type_.kind.nested:
@@ -132,8 +133,8 @@ def counts_of_ids(link: Categorize, made: pa.Array) -> tuple[int, int, int]:
     return len(ids), int(missing), int(first - missing)
 
 
-def is_one_row(outputs: Sequence[FittedOutput], rows: Any) -> bool:
-    """Whether rows are a dict of one row's values, rather than one of columns; if it may be both, it is one row."""
+def is_one_row(outputs: Sequence[FittedOutput], rows: Any) -> bool | None:
+    """Whether rows are a dict of one row's values, rather than one of columns; None for one that may be both."""
     if type(rows) is not dict and not isinstance(rows, Mapping):
         return False
     for each in outputs:
@@ -142,7 +143,7 @@ def is_one_row(outputs: Sequence[FittedOutput], rows: Any) -> bool:
                 found = _is_value(rows[name], nested=type_.kind.nested != "")
                 if found is not None:
                     return found
-    return True
+    return None
 
 
 def _is_value(given: Any, *, nested: bool) -> bool | None:
@@ -190,7 +191,7 @@ def in_form(outputs: Sequence[FittedOutput], rows: Any) -> Any:
 
 
 def record_batch(outputs: Sequence[FittedOutput], rows: Any) -> pa.RecordBatch:
-    """Rows in one of the forms of `Preprocess.__call__` as a record batch of the columns that are used.
+    """Rows in one of the forms of `Preprocess.__call__`, but for one row, as a record batch of the columns used.
 
     Raises:
         ColumnNotFoundError: columns are missing; it names all of them. Kept ones may be.
@@ -203,8 +204,6 @@ def record_batch(outputs: Sequence[FittedOutput], rows: Any) -> pa.RecordBatch:
     needed = _columns(present(outputs, names))
     if isinstance(rows, pa.RecordBatch):
         return rows
-    if isinstance(rows, Mapping) and is_one_row(outputs, rows):
-        rows = {name: [rows[name]] for name in names if name in needed}
     arrays = {name: _array(name, rows[name]) for name in names if name in needed}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:

@@ -22,13 +22,13 @@ from torch_dataloader_utils.preprocess.columns import (
     category_type,
     column_type,
     elements,
-    kind_of,
     known_type,
     naming,
     plain_values,
     scalar_of,
     value_type,
     whole,
+    zero_of,
 )
 from torch_dataloader_utils.preprocess.counted import (
     Counted,
@@ -40,11 +40,12 @@ from torch_dataloader_utils.preprocess.counted import (
     is_learned_vocabulary,
     unfilled,
 )
-from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts, common_type, counted_type
+from torch_dataloader_utils.preprocess.counts import ValueCounts, common_type, counted_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput, Vocabulary
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.numbers import NumberView, numbers_of
 from torch_dataloader_utils.preprocess.own import OwnTransform, finished
+from torch_dataloader_utils.preprocess.partitions import PARTITIONS
 from torch_dataloader_utils.preprocess.refinement import CLOSE, Accuracy, Refinement, joined
 from torch_dataloader_utils.preprocess.remarks import LARGE, Remark
 from torch_dataloader_utils.preprocess.scans import wanted
@@ -157,7 +158,8 @@ class Learning:
             assert self.output.target is not None
             target = self.types[len(self.output.columns)]
             with naming(self.output.where):
-                self.targets = TargetSums(self.output.target, category_type(self._value_type), target)
+                kind = category_type(self._value_type)
+                self.targets = TargetSums(self.output.target, kind, target, self._memory)
 
     def _counted_type(self) -> pa.DataType:
         """The type of what is counted, once it is known whether these are bits."""
@@ -347,8 +349,7 @@ class Learning:
             if self.done:
                 self.counted = self._counted(first)
             self.numbers, self._refined = None, ()
-        if self.counts is not None:
-            self.counts.close()
+        self._close_counts()
         self.counts = self.targets = self.own = None
 
     def _known_numbers(self) -> NumberStatistics | None:
@@ -416,10 +417,15 @@ class Learning:
 
     def close(self) -> None:
         """Remove the temporary files, if there are some."""
-        kept = None if self.counted is None or self.counted.values is None else self.counted.values.rare
-        for values in (self.counts, kept):
-            if values is not None:
-                values.close()
+        self._close_counts()
+        if self.counted is not None and self.counted.values is not None and self.counted.values.rare is not None:
+            self.counted.values.rare.close()
+
+    def _close_counts(self) -> None:
+        if self.counts is not None:
+            self.counts.close()
+        if self.targets is not None:
+            self.targets.close()
 
     @property
     def lacking(self) -> int | None:
@@ -459,6 +465,8 @@ class Learning:
         if isinstance(link, TargetEncode):
             if self.targets is None:
                 raise Uncounted
+            if not self.targets.rows:
+                self.remarks.add("no target")
             return self.targets.learned(self.output.name)
         if isinstance(link, Impute):
             return self._imputed(link, numbers)
@@ -611,17 +619,6 @@ def _ordered_bits(x: F64) -> npt.NDArray[np.int64]:
 def _of_bits(number: int) -> float:
     bits = np.array([number], np.int64)
     return float(np.where(bits < 0, bits ^ _SIGN, bits).view(np.float64)[0])
-
-
-def zero_of(type_: pa.DataType) -> Any:
-    """What stands for missing values of a column that has no value."""
-    kind = kind_of(type_).values
-    if kind == "text":
-        return ""
-    if kind == "bytes":
-        return bytes(type_.byte_width) if pt.is_fixed_size_binary(type_) else b""
-    # 0 as a date or time is the beginning of 1970.
-    return pa.nulls(1, type_).fill_null(False if pt.is_boolean(type_) else 0)[0].as_py()
 
 
 def _as_known(array: pa.Array, type_: pa.DataType) -> pa.Array:

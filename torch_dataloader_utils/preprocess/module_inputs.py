@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.preprocess.columns import plain_values, value_type
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
-from torch_dataloader_utils.preprocess.forms import given_arrays, record_batch
+from torch_dataloader_utils.preprocess.forms import given_arrays, is_one_row, record_batch
 from torch_dataloader_utils.preprocess.numbers import numbers_of
 from torch_dataloader_utils.preprocess.target import TargetEncode
 from torch_dataloader_utils.preprocess.transforms import (
@@ -156,7 +156,8 @@ def arrays_of(outputs: Sequence[FittedOutput], rows: Any) -> dict[str, npt.NDArr
         UnsupportedTypeError: a column holds what it did not when it was fitted, or a number that is no int64.
     """
     kinds = inputs_of(outputs)
-    batch = record_batch(outputs, rows)
+    one = is_one_row(outputs, rows) is not False  # as `Preprocess.__call__` has it
+    batch = record_batch(outputs, {name: [value] for name, value in rows.items()} if one else rows)
     made: dict[str, npt.NDArray[Any]] = {}
     for each, arrays in zip(outputs, given_arrays(outputs, batch), strict=True):
         for column, array in zip(each.output.columns, arrays, strict=True):

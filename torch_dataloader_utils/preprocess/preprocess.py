@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.digest import digest_of
@@ -468,13 +468,14 @@ class Preprocess(DeclaredTransform):
             UnsupportedTypeError: a column holds what it did not when it was fitted.
         """
         fit = self._fitted
-        return fit.of_row(rows) if is_one_row(fit.outputs, rows) else in_form(fit.outputs, rows)
+        # A dict that may be both is one row.
+        return in_form(fit.outputs, rows) if is_one_row(fit.outputs, rows) is False else fit.of_row(rows)
 
     def for_training(self) -> FrozenPreprocess:
         """What becomes of the rows that this was fitted on: targets are encoded without the rows of a row's own fold.
 
-        Give it to the loader of the training rows, and this Preprocess itself to those of all others. It takes rows in
-        any form but one row.
+        Give it to the loader of the training rows, and this Preprocess itself to those of all others, and to a single
+        row at inference: one row is an error here.
 
         Raises:
             OptionError: this is not fitted, or encodes no target.
@@ -674,9 +675,18 @@ class FrozenPreprocess(DeclaredTransform):
         return [name for each in self._fit.outputs if each.computed for name in each.names]
 
     def __call__(self, rows: Any) -> Any:
-        """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row."""
+        """What becomes of rows: a record batch, or another form of `Preprocess.__call__` but for one row.
+
+        Raises:
+            UnsupportedTypeError: it is one row.
+        """
         import pyarrow as pa
 
+        if is_one_row(self._fit.outputs, rows):
+            raise UnsupportedTypeError(
+                "one row was given to for_training(), which takes the rows that the Preprocess was fitted on, as a "
+                "table, a DataFrame or a dict of columns. At inference, give it to the Preprocess itself: prep(row)."
+            )
         made = in_form(self._fit.outputs, rows)
         for each in self._fit.outputs:
             if each.categories is not None and isinstance(made, pa.RecordBatch):  # as a loader's reader gives them

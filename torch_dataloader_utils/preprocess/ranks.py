@@ -14,8 +14,9 @@ from typing import Any
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import PlanMismatchError
 from torch_dataloader_utils.preprocess.columns import whole
-from torch_dataloader_utils.preprocess.counts import PARTITIONS, ValueCounts
+from torch_dataloader_utils.preprocess.counts import ValueCounts
 from torch_dataloader_utils.preprocess.learning import Learning
+from torch_dataloader_utils.preprocess.partitions import PARTITIONS
 from torch_dataloader_utils.preprocess.scan import FitScan
 from torch_dataloader_utils.reading.row_count_scan import Sharing
 

@@ -15,19 +15,13 @@ import pyarrow.parquet as pq
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.preprocess.columns import type_named, whole
 from torch_dataloader_utils.preprocess.counted import Counted, CountedValues, as_given, is_learned_vocabulary, unfilled
-from torch_dataloader_utils.preprocess.counts import (
-    PARTITIONS,
-    ValueCounts,
-    common_type,
-    counted_type,
-    held,
-    typed,
-)
+from torch_dataloader_utils.preprocess.counts import ValueCounts, common_type, counted_type, held, typed
 from torch_dataloader_utils.preprocess.fitted import FittedOutput
 from torch_dataloader_utils.preprocess.grid import Grid
 from torch_dataloader_utils.preprocess.learning import HELD
 from torch_dataloader_utils.preprocess.moments import Moments
 from torch_dataloader_utils.preprocess.own import is_plain
+from torch_dataloader_utils.preprocess.partitions import PARTITIONS
 from torch_dataloader_utils.preprocess.scans import wanted
 from torch_dataloader_utils.preprocess.seen import NumberStatistics
 from torch_dataloader_utils.preprocess.transforms import Cross, Impute

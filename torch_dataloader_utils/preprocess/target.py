@@ -158,27 +158,49 @@ class TargetTotals:
     squares: Whole
     power: int
 
-    def encoded(self, smooth: Literal["auto"] | float) -> F64:
+    @property
+    def overall(self) -> Whole:
+        """The rows, the sum and the sum of squares of all categories: ints [1 + folds, outputs, 3].
+
+        The first are of all rows; then those without the rows of a fold. Those of several parts of them add up.
+        """
+        places = range(1 + self.counts.shape[1])
+        made = [[[of.sum() for of in self._without(place, output)] for output in self._outputs] for place in places]
+        return np.array(made, object)
+
+    def encoded(self, smooth: Literal["auto"] | float, overall: Whole) -> F64:
         """What categories become, and last an unseen one: [categories + 1, 1 + folds, outputs].
 
         The first of each row is of all rows; then those without the rows of a fold.
+
+        Args:
+            smooth: as of `TargetEncode`.
+            overall: of all categories, of which these may be some.
         """
-        folds, outputs = self.counts.shape[1], self.sums.shape[2]
-        made = np.empty((len(self.counts) + 1, 1 + folds, outputs))
-        for place in range(1 + folds):
-            left = slice(place - 1, place) if place else slice(0, 0)
-            counts = self.counts.sum(axis=1) - self.counts[:, left].sum(axis=1)
-            for output in range(outputs):
-                sums, squares = (
-                    of[..., output].sum(axis=1) - of[:, left, output].sum(axis=1) for of in (self.sums, self.squares)
-                )
-                made[:, place, output] = _smoothed(counts, sums, squares, self.power, smooth)
+        made = np.empty((len(self.counts) + 1, *overall.shape[:2]))
+        for place in range(len(overall)):
+            for output in self._outputs:
+                of_all = overall[place, output].tolist()
+                made[:, place, output] = _smoothed(self._without(place, output), of_all, self.power, smooth)
         return made
 
+    @property
+    def _outputs(self) -> range:
+        return range(self.sums.shape[2])
 
-def _smoothed(counts: Whole, sums: Whole, squares: Whole, power: int, smooth: Literal["auto"] | float) -> list[float]:
+    def _without(self, place: int, output: int) -> tuple[Whole, ...]:
+        """Counts, sums and squares of categories: of all rows, or without those of fold `place - 1`."""
+        left = slice(place - 1, place) if place else slice(0, 0)
+        folds = (self.counts, self.sums[..., output], self.squares[..., output])
+        return tuple(of.sum(axis=1) - of[:, left].sum(axis=1) for of in folds)
+
+
+def _smoothed(
+    categories: Sequence[Whole], overall: Sequence[int], power: int, smooth: Literal["auto"] | float
+) -> list[float]:
     """The encodings of categories, and of an unseen one; each weight and mean is exact, and rounded once."""
-    rows, total, square = (int(of.sum()) for of in (counts, sums, squares))
+    counts, sums, squares = categories
+    rows, total, square = overall
     mean = _mean(total, rows, power)
     spread = rows * square - total**2  # of all rows, times rows**2
     made = []

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import reduce
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +21,7 @@ from torch_dataloader_utils.preprocess.columns import categories_of, category_ty
 from torch_dataloader_utils.preprocess.counts import counted_type, held, typed
 from torch_dataloader_utils.preprocess.fitted import Vocabulary
 from torch_dataloader_utils.preprocess.numbers import numbers_of
+from torch_dataloader_utils.preprocess.partitions import KeyPartitions, rows_by_partition
 from torch_dataloader_utils.preprocess.steps import F64
 from torch_dataloader_utils.preprocess.target import TargetEncode, TargetTotals, Whole
 from torch_dataloader_utils.preprocess.transforms import I64, Fitted
@@ -32,6 +35,7 @@ _HALF = 1 << (_BITS - 1)
 _BLOCK = 1 << 16  # rows added at a time: an int64 holds the sum of as many digits
 _SMALL = float(1 << (_BITS // 2))  # whole numbers below it, and their squares, are one digit
 _LEAST = 1 << 16  # rows of partial sums that are not worth a compaction
+_MOST_BYTES = 64 << 20  # of sums that are in no partition
 _MOST_CLASSES = 1_000
 _KEYS = ("value", "fold", "class")
 
@@ -39,33 +43,47 @@ _KEYS = ("value", "fold", "class")
 class TargetSums:
     """Counts rows, and sums a target and its squares, by category and fold; of classes, counts rows of each.
 
-    Sums of several parts of the rows merge to those of all of them. Threads may add to one object; it pickles. It takes
-    about 40 bytes and the value for each category and fold.
+    Sums of several parts of the rows merge to those of all of them. Threads may add to one object; it pickles, with
+    all sums. They take about 40 bytes and the value for each category and fold; those of many categories are held in
+    partitions, of which some go to a temporary folder if they do not fit into memory. `close`, and the object's end,
+    remove it.
 
     Args:
         link: the transform.
         kind: the type of the categories.
         target: the type of the target.
+        memory: bytes that the sums may take, about.
 
     Raises:
         UnsupportedTypeError: decimals that are categories or classes may have a fraction.
     """
 
-    def __init__(self, link: TargetEncode, kind: pa.DataType, target: pa.DataType) -> None:
-        self.link = link
+    def __init__(self, link: TargetEncode, kind: pa.DataType, target: pa.DataType, memory: int = 2 << 30) -> None:
+        self.link, self.memory = link, memory
         self.type = counted_type(kind)
         averaged = kind_of(target).values == "number" and not link.classes
         with self._naming():
             self.classes = None if averaged else counted_type(category_type(target))
-        self._pieces: list[pa.Table] = []
-        self._rows = self._compacted = 0
+        self._begin()
+
+    def _begin(self) -> None:
         self._adding = ForkLock()
+        self._pieces: list[pa.Table] = []  # of rows that are in no partition
+        self._rows = self._compacted = 0
+        nothing = pa.nulls(0, self.type), pa.nulls(0, self.classes or pa.float64()), np.zeros(0, np.int64)
+        self._form = _SummedTables(self._block(*nothing))
+        self._partitions: KeyPartitions[pa.Table] | None = None  # None: there are few categories
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_adding": None}
+        held = {name: value for name, value in vars(self).items() if name in ("link", "memory", "type", "classes")}
+        return {**held, "tables": list(self._tables())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _adding=ForkLock())
+        tables = state.pop("tables")
+        vars(self).update(state)
+        self._begin()
+        for table in tables:
+            self._keep(table)
 
     def add(self, values: pa.Array, target: pa.Array, hashes: npt.NDArray[np.uint64]) -> None:
         """Add rows.
@@ -113,18 +131,61 @@ class TargetSums:
         with self._adding:
             self._pieces.append(piece)
             self._rows += piece.num_rows
-            if self._rows > max(_LEAST, 2 * self._compacted):
+            if self._rows > max(_LEAST, 2 * self._compacted) or self._nbytes() > self.memory // 4:
                 self._compact()
+                if self._nbytes() > min(_MOST_BYTES, self.memory // 8):
+                    self._distribute()
+
+    def _nbytes(self) -> int:
+        return sum(map(self._form.nbytes, self._pieces))
 
     def _compact(self) -> None:
         if len(self._pieces) > 1:
-            self._pieces = [_summed(self._pieces)]
-        self._rows = self._compacted = sum(piece.num_rows for piece in self._pieces)
+            self._pieces = [self._form.summed(self._pieces)]
+        self._rows = self._compacted = sum(map(self._form.rows, self._pieces))
+
+    def _distribute(self) -> None:
+        """Append to the partitions."""
+        if self._partitions is None:
+            self._partitions = KeyPartitions(self._form, self.memory)
+        table = self._form.joined(self._pieces).combine_chunks()
+        self._pieces, self._rows, self._compacted = [], 0, 0
+        keys = typed(_one_array(table.column("value")), self.type)
+        for partition, rows in zip(self._partitions, rows_by_partition(keys), strict=True):
+            if len(rows):
+                partition.append(table.take(as_arrow(rows)).combine_chunks())
+        self._partitions.shrink()
+
+    def _tables(self) -> Iterator[pa.Table]:
+        """The sums, each category and fold once; those of a category are in one table. At least one table."""
+        with self._adding:
+            self._compact()
+            if self._partitions is not None:
+                self._distribute()
+                self._partitions.settle()
+        held = [] if self._partitions is None else (partition.held() for partition in self._partitions)
+        found = False
+        for table in held if self._partitions is not None else self._pieces:
+            if table.num_rows:
+                found = True
+                yield table
+        if not found:
+            yield self._form.nothing
 
     def merge(self, other: TargetSums) -> None:
         """Add what another one has summed, which stays as it is."""
-        for piece in list(other._pieces):
-            self._keep(piece)
+        for table in other._tables():
+            self._keep(table)
+
+    def close(self) -> None:
+        """Remove the temporary folder, if there is one: nothing can be learned then."""
+        if self._partitions is not None:
+            self._partitions.close()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that have a target."""
+        return sum(int(np.sum(_numbers(table, "n"))) for table in self._tables())
 
     def learned(self, output: str) -> Fitted:
         """What the transform learns: the categories, ascending, the classes, and what they become.
@@ -134,55 +195,104 @@ class TargetSums:
         Raises:
             OptionError: the target has too many classes.
         """
-        with self._adding:
-            self._compact()
-            table = self._pieces[0] if self._pieces else self._block(*_nothing(self))
-        codes, known = _ascending(table.column("value"))
-        classes = [] if self.classes is None else _ascending(table.column("class"))[1]
-        if len(classes) > _MOST_CLASSES:
-            raise OptionError(
-                f"output {output!r}: the target {self.link.target!r} has {len(classes):,} classes: expected at most "
-                f"{_MOST_CLASSES:,}. A target of numbers, without classes=True, is averaged."
-            )
-        totals = (
-            self._class_totals(table, codes, len(known)) if self.classes else self._totals(table, codes, len(known))
-        )
-        made = totals.encoded(self.link.smooth)  # of the values, null and an unseen value
-        missing = made[-2:-1] if totals.counts[-1].any() else made[-1:]
+        classes = None if self.classes is None else self._all_classes(output)
+        unit = min((place for table in self._tables() for place in _places(table)), default=0)
+        overall = reduce(np.add, (self._totals(table, classes, unit).overall for table in self._tables()))
+        known, made, missing = [], [], None
+        for table in self._tables():
+            totals = self._totals(table, classes, unit)
+            own = totals.encoded(self.link.smooth, overall)  # of the values, null and an unseen value
+            known.append(_ascending(table.column("value"))[1])
+            made.append(own[:-2])
+            missing, unseen = own[-2:-1] if totals.counts[-1].any() else missing, own[-1:]
+        values = pa.concat_arrays(known)
+        order = pc.sort_indices(values)
         return {
-            "vocabulary": Vocabulary.of(typed(known, self.type)),
-            "classes": typed(classes, self.classes).to_pylist() if self.classes else [],
-            "encoding": np.concatenate([made[:-2], made[-1:], missing]),
+            "vocabulary": Vocabulary.of(typed(values.take(order), self.type)),
+            "classes": [] if self.classes is None else typed(classes, self.classes).to_pylist(),
+            "encoding": np.concatenate(
+                [np.concatenate(made)[order.to_numpy()], unseen, unseen if missing is None else missing]
+            ),
         }
 
-    def _totals(self, table: pa.Table, codes: I64, known: int) -> TargetTotals:
-        """Those of numbers; the last row is null's."""
+    def _all_classes(self, output: str) -> pa.Array:
+        """The classes of the target, ascending."""
+        found = pa.nulls(0, self._form.nothing.schema.field("class").type)
+        for table in self._tables():
+            found = pa.concat_arrays([found, _ascending(table.column("class"))[1]]).unique()
+            if len(found) > _MOST_CLASSES:
+                raise OptionError(
+                    f"output {output!r}: the target {self.link.target!r} has {len(found):,} classes or more: expected "
+                    f"at most {_MOST_CLASSES:,}. A target of numbers, without classes=True, is averaged."
+                )
+        return found.take(pc.sort_indices(found))
+
+    def _totals(self, table: pa.Table, classes: pa.Array | None, unit: int) -> TargetTotals:
+        """Those of a table; the last row is null's."""
+        codes, known = _ascending(table.column("value"))
         at = codes, table.column("fold").to_numpy()
-        shape = known + 1, self.link.folds
+        if classes is not None:
+            return _class_totals(table, at, len(known) + 1, self.link.folds, classes)
+        shape = len(known) + 1, self.link.folds
         digits = [
             {int(name[1:]): _numbers(table, name) for name in table.column_names if name[0] == kind} for kind in "sq"
         ]
-        places = [*digits[0], *(place // 2 for place in digits[1])]
-        unit = min(places, default=0)
         whole = [_whole(of, unit * power, len(table)) for power, of in enumerate(digits, 1)]
         counts, sums, squares = (
             _placed(numbers, at, shape) for numbers in (table.column("n").to_numpy().astype(object), *whole)
         )
         return TargetTotals(counts, sums[..., None], squares[..., None], unit * _BITS)
 
-    def _class_totals(self, table: pa.Table, codes: I64, known: int) -> TargetTotals:
-        """Those of 0 and 1 for each class but the first of two; the last row is null's."""
-        of_rows, classes = _ascending(table.column("class"))
-        shape = known + 1, self.link.folds, max(len(classes), 1)
-        counts = _placed(
-            table.column("n").to_numpy().astype(object), (codes, table.column("fold").to_numpy(), of_rows), shape
-        )
-        sums = counts[..., 1:] if shape[2] == 2 else counts
-        return TargetTotals(counts.sum(axis=2), sums, sums, 0)
+
+def _class_totals(table: pa.Table, at: tuple[I64, ...], known: int, folds: int, classes: pa.Array) -> TargetTotals:
+    """Those of 0 and 1 for each class but the first of two."""
+    of_rows = pc.index_in(_one_array(table.column("class")), value_set=classes).to_numpy()
+    shape = known, folds, max(len(classes), 1)
+    counts = _placed(table.column("n").to_numpy().astype(object), (*at, of_rows), shape)
+    sums = counts[..., 1:] if shape[2] == 2 else counts
+    return TargetTotals(counts.sum(axis=2), sums, sums, 0)
 
 
-def _nothing(sums: TargetSums) -> tuple[pa.Array, pa.Array, I64]:
-    return pa.nulls(0, sums.type), pa.nulls(0, sums.classes or pa.float64()), np.zeros(0, np.int64)
+def _places(table: pa.Table) -> list[int]:
+    """Those of the digits of sums; of squares, half of them."""
+    return [int(name[1:]) // " sq".index(name[0]) for name in table.column_names if name not in (*_KEYS, "n")]
+
+
+class _SummedTables:
+    """Tables of sums by category and fold, as pieces of partitions.
+
+    Attributes:
+        nothing: the table of no rows.
+    """
+
+    def __init__(self, nothing: pa.Table) -> None:
+        self.nothing = nothing
+
+    def rows(self, table: pa.Table) -> int:
+        """See `PieceForm`."""
+        return int(table.num_rows)
+
+    def nbytes(self, table: pa.Table) -> int:
+        """See `PieceForm`."""
+        return int(table.nbytes)
+
+    def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """See `PieceForm`."""
+        return pa.concat_tables(tables, promote_options="default") if tables else self.nothing
+
+    def summed(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """See `PieceForm`."""
+        return _summed(self.joined(tables))
+
+    def write(self, table: pa.Table, path: Path) -> None:
+        """See `PieceForm`."""
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+
+    def read(self, path: Path) -> pa.Table:
+        """See `PieceForm`."""
+        with pa.OSFile(str(path)) as source:
+            return pa.ipc.open_stream(source).read_all()
 
 
 def _coded(values: pa.Array, kind: pa.DataType) -> tuple[I64, pa.Array]:
@@ -256,9 +366,8 @@ def _carried(digits: Digits) -> Digits:
     return made
 
 
-def _summed(pieces: Sequence[pa.Table]) -> pa.Table:
+def _summed(joined: pa.Table) -> pa.Table:
     """Each category and fold once, with its sums."""
-    joined = pa.concat_tables(pieces, promote_options="default")
     keys = [name for name in _KEYS if name in joined.column_names]
     sums = [name for name in joined.column_names if name not in keys]
     table = joined.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in sums])
@@ -271,6 +380,10 @@ def _summed(pieces: Sequence[pa.Table]) -> pa.Table:
 
 def _numbers(table: pa.Table, name: str) -> I64:
     return np.asarray(pc.fill_null(table.column(name), 0), np.int64)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _ascending(column: pa.ChunkedArray) -> tuple[I64, pa.Array]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from torch_dataloader_utils.convert.buffers import Origin, plain, plain_type, valid_rows
+from torch_dataloader_utils.convert.buffers import Origin, plain, unencoded, valid_rows
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.convert.elements import Element
 from torch_dataloader_utils.convert.plan import column_plans
@@ -209,7 +209,7 @@ def _converted(name: str, array: pa.Array) -> tuple[Element | None, Column, Arra
     Raises:
         NullValueError: a null in a list of ints or bools.
     """
-    bare, steps = plain_type(array.type)
+    bare, steps = unencoded(array.type)
     if pt.is_nested(bare) and not _of_numbers(bare):
         return None
     leaf = column_plans(pa.schema([(name, array.type)]), ConvertOptions())[0].leaf

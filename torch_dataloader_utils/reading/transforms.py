@@ -16,13 +16,7 @@ from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, T
 from torch_dataloader_utils.reading.decoding import joined
 from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.draws import DRAW
-from torch_dataloader_utils.reading.failures import (
-    ErrorText,
-    Numbers,
-    TransformFailed,
-    is_of_rows,
-    survivors,
-)
+from torch_dataloader_utils.reading.failures import ErrorText, Numbers, TransformFailed, is_of_rows, survivors
 from torch_dataloader_utils.reading.row_generator import RowGenerator
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, no_rows
 from torch_dataloader_utils.schemas.merge import kept_schema

@@ -195,9 +195,11 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the same values without a dictionary."""
-    return plain_type(kind.value_type) if pt.is_dictionary(kind) else kind
+def plain_type(kind: pa.DataType, *, extensions: bool = False) -> pa.DataType:
+    """The type of the same values without a dictionary; with `extensions`, that in which any extension stores them."""
+    if extensions and isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type, extensions=True)
+    return plain_type(kind.value_type, extensions=extensions) if pt.is_dictionary(kind) else kind
 
 
 def delivered_type(kind: pa.DataType) -> pa.DataType:

@@ -9,12 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import (
-    DataLoaderUtilsError,
-    MissingExtraError,
-    OptionError,
-    RowErrors,
-)
+from torch_dataloader_utils.errors import DataLoaderUtilsError, MissingExtraError, OptionError, RowErrors
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options.packing import IGNORED
 from torch_dataloader_utils.printing import shown
