@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torch_dataloader_utils.kernels import hashes as kernel
 from torch_dataloader_utils.kernels.hashes import int_hashes
 from torch_dataloader_utils.preprocess.least_hashes import LeastHashes
 
@@ -40,6 +41,21 @@ def test_any_blocks_order_and_merges_hold_the_least(blocks, random):
     assert merged.exact == (len(whole) < 8)
     if merged.exact:
         assert merged.count == len(whole)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(st.lists(st.lists(st.integers(0, 12) | st.integers(-(2**63), 2**63 - 1), max_size=90), max_size=6))
+def test_numbers_are_seen_as_their_hashes(compiled, blocks):
+    """Of a block, those hashes are made first that are likely the least ones: that leaves out none."""
+    found, expected = Few(), Few()
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(kernel, "library", lambda: None)
+        for block in blocks:
+            numbers = np.array(block, np.int64)
+            found.add_numbers(numbers)
+            expected.add(int_hashes(numbers))
+            assert found == expected
 
 
 @pytest.mark.parametrize("distinct", [4095, 4096, 10_000, 300_000])

@@ -218,6 +218,12 @@ class HashedCells:
         used, shift = int(self._state[_USED]), int(self._state[_SHIFT])
         if used <= self._limit and not len(more):
             return
+        if shift and not len(more):  # cells twice as large are nearly always few enough
+            shift += 1
+            self._move(self._most_bits, shift)
+            used = int(self._state[_USED])
+            if used <= self._limit:
+                return
         # No value has the bits of an empty slot, which are 0.
         least = np.sort(np.concatenate([self._table[:, 0], more]))[len(self._table) - used :]
         shift = max(shift, least_shift(least[1:] ^ least[:-1], self._limit))

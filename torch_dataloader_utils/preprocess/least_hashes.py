@@ -40,8 +40,16 @@ class LeastHashes:
 
     def add_numbers(self, numbers: npt.NDArray[np.int64]) -> None:
         """See the hashes of whole numbers, or of the bits of others, shape [n], contiguous."""
-        held = self._hashes  # later ones are no greater
-        self.add(lesser_int_hashes(numbers, int(held[-1]) if len(held) == self.limit else 2**64 - 1))
+        # If they differ, the least hashes of so many lie far below this.
+        most = min(self._most(), (2**64 - 1) // max(len(numbers), 1) * 2 * self.limit)
+        self.add(lesser_int_hashes(numbers, most))
+        if self._most() > most:
+            self.add(lesser_int_hashes(numbers, self._most()))
+
+    def _most(self) -> int:
+        """Greater hashes are not among the least; it never grows."""
+        held = self._hashes
+        return int(held[-1]) if len(held) == self.limit else 2**64 - 1
 
     def merge(self, other: LeastHashes) -> None:
         """See what another object has seen; it is not changed."""
