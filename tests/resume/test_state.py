@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from tests.resume.helpers import KEPT, batches, make, pass_with_states, plain, through_json, write_files
 from torch_dataloader_utils import (
@@ -27,6 +29,7 @@ from torch_dataloader_utils.checkpoint.form import sealed
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor
 from torch_dataloader_utils.model import RankCursor, WorkerCursor
 from torch_dataloader_utils.planner import Planner
+from torch_dataloader_utils.reading.blocks import Block
 
 
 @pytest.fixture(scope="module")
@@ -279,8 +282,33 @@ def log(start: WorkerCursor, *laps: list[int]) -> BlockLog:
         if number:
             made.begin_lap()
         for rows in blocks:
-            made.take(rows)
+            made.take(Block(rows, {}, None, 0))
     return made
+
+
+@drawn(data=st.data())
+def test_a_trail_counts_rows_that_were_left_out_of_blocks(data: st.DataObject) -> None:
+    """A cursor is the place of the next row among those of its task, whether or not rows before it were left out."""
+    tasks = data.draw(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=4))
+    begun = data.draw(st.integers(0, len(tasks[0]) - 1))
+    made = BlockLog(WorkerCursor(0, begun, len(tasks[0]) if begun else 0))
+    left: list[tuple[int, int]] = []  # task and place of each row that is delivered
+    for number, there in enumerate(tasks):
+        gaps = np.flatnonzero(~np.array(there))
+        block = Block(sum(there), {}, None, 0, left_out=gaps if len(gaps) else None)
+        before = made.take(block)
+        assert before == (sum(there[:begun]) if number == 0 else 0)
+        left += [(number, place) for place, is_there in enumerate(there) if is_there and (number or place >= begun)]
+    size = data.draw(st.integers(1, 3))
+    for taken in range(1, len(left) // size + 1):
+        at = made.after(taken, size)
+        following = left[taken * size] if taken * size < len(left) else None
+        if at.rows:
+            assert (at.task, at.rows) == following
+            assert at.live == len(tasks[at.task])
+        elif following is not None:  # the begin of a block, of which no row was delivered
+            assert at.task <= following[0]
+            assert all(task < at.task for task, _ in left[: taken * size])
 
 
 def test_a_trail_tells_where_a_shard_was() -> None:
