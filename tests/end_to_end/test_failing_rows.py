@@ -17,6 +17,7 @@ from pyarrow import csv, feather, orc
 from tests.resume.helpers import KEPT, batches, through_json, write_files
 from tests.transforms.test_images import png
 from torch_dataloader_utils import (
+    FileReadError,
     Fill,
     OptionError,
     Pack,
@@ -306,6 +307,16 @@ def test_a_failed_document_has_no_tokens(path: str, shuffle: bool) -> None:
     found = tokens_of(wrapped)
     assert len(EXPECTED) - 16 < len(found) <= len(EXPECTED)
     assert found == EXPECTED[: len(found)]
+
+
+def test_other_documents_than_those_counted_are_an_error_that_says_so(path: str) -> None:
+    transform = FailsFor({5})
+    chain: list[Any] = [transform, to_documents]
+    given: dict[str, Any] = {"pack": Pack(16, method="wrap"), "count_rows": True, "num_workers": 0}
+    loader = make(path, transform=Transform(chain, on_error="skip"), **given)
+    transform.bad = {7}
+    with pytest.raises(FileReadError, match="failed for other documents than when they were counted"):
+        list(loader)
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

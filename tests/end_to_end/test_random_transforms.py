@@ -241,6 +241,35 @@ def test_documents_draw_before_they_are_packed(path: Path, pack: Pack) -> None:
     assert not set(whole) & set(later)
 
 
+def test_documents_of_a_mix_draw_anew_in_each_lap(path: Path) -> None:
+    def documents(rows: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
+        tokens = rng.integers(1, 10**15, shape=3)
+        offsets = np.arange(0, tokens.size + 1, 3, dtype=np.int32)
+        return pa.record_batch({"input_ids": pa.ListArray.from_arrays(offsets, pa.array(tokens.reshape(-1)))})
+
+    transform = Transform(documents, random=True)
+    parts = {
+        "a": {"source": path / "0.parquet", "transform": transform},
+        "b": {"source": path / "1.parquet", "filters": [("id", "<", ROWS + 7)], "transform": transform},
+    }
+    given: dict[str, Any] = {"weights": {"a": 1, "b": 1}, "pack": Pack(8, method="wrap"), "count_rows": True}
+    for num_ranks in (1, 2):
+        seen: list[int] = []
+        for rank in range(num_ranks):
+            place: dict[str, Any] = {
+                "num_ranks": num_ranks,
+                "rank": rank,
+                "tokens_per_epoch": 384,
+                "shuffle": True,
+                "num_workers": 0,
+            }
+            loader = combine(parts, batch_size=2, **given, **place)
+            for _ in range(2):
+                seen += [token for batch in loader for token in batch["input_ids"].reshape(-1).tolist()]
+        assert len(seen) == 2 * 384
+        assert len(set(seen)) == len(seen)  # the 21 tokens of b come in several laps, never the same
+
+
 def test_datasets_of_a_combination_draw_by_its_seed(path: Path) -> None:
     part = {"source": path, "transform": RANDOM}
     both = [draws_of([combine({"a": part, "b": part}, shuffle_seed=seed, num_workers=0)]) for seed in (1, 1, 2)]

@@ -197,7 +197,7 @@ def test_the_error_of_a_transform_names_file_and_rows(folder: str) -> None:
 
     with pytest.raises(ZeroDivisionError) as caught:
         list(loader_of(folder, "numpy", fails, split_rows=10))
-    assert any("1.parquet" in note and "row group" in note for note in caught.value.__notes__)
+    assert any("1.parquet" in note and "while transforming row " in note for note in caught.value.__notes__)
 
 
 def test_types_that_depend_on_the_rows_are_refused_with_column_file_and_remedy(folder: str) -> None:

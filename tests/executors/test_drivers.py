@@ -187,7 +187,8 @@ def test_a_worker_s_error_reaches_the_caller(folder: str, mode: str) -> None:
         with pytest.raises(helpers.Broken, match="no row 1700") as caught:
             next(iterator)
         assert caught.value.row == 1700
-        assert any("part-1.parquet, row groups 0, 1, 2" in note for note in caught.value.__notes__)
+        assert any(note.startswith("while transforming row 200 of ") for note in caught.value.__notes__)
+        assert any("part-1.parquet" in note for note in caught.value.__notes__)
     dataset.close()
     assert not tdu_threads()
 
@@ -197,7 +198,7 @@ def test_an_error_that_cannot_travel_has_a_stand_in(folder: str) -> None:
     loader, dataset = loader_of(folder, transform=helpers.raise_unpicklable, **options)
     with pytest.raises(WorkerError, match="Local: cannot travel") as caught:
         list(loader)
-    assert any("row group" in note for note in caught.value.__notes__)
+    assert any("transforming row " in note for note in caught.value.__notes__)
     dataset.close()
 
 

@@ -136,7 +136,10 @@ def same(one: Preprocess, other: Preprocess) -> None:
 def test_numbers_are_those_of_one_fit_or_the_rows_are_asked_for(
     tmp_path: Path, chain: list[Any], last: Any, several: list[list[float | None]], way: str
 ) -> None:
-    """Bit for bit; an error, which leaves what was fitted as it was, only where a fit may take another scan."""
+    """Bit for bit; or an error, which leaves what was fitted as it was.
+
+    That only where a fit may take another scan, or a vocabulary is learned of filled values: the fill may change.
+    """
     spec = {"x": [*chain, *([] if last is None else [last])]}
     tables = [pa.table({"x": pa.array(column, pa.float64())}) for column in several]
     try:
@@ -151,7 +154,8 @@ def test_numbers_are_those_of_one_fit_or_the_rows_are_asked_for(
         except UnsupportedTypeError:
             return
         except OptionError:
-            assert Preprocess(spec).scans(table.schema).most > 1
+            filled = last == Categorize() and any(isinstance(link, Impute) for link in chain)
+            assert filled or Preprocess(spec).scans(table.schema).most > 1
             assert (prep.digest, prep.generation) == (before, number - 1)
             return
         assert prep.generation == number

@@ -160,7 +160,7 @@ class Wrap(Packing):
                 f"source_key={self.source_key!r} is a key that pack adds to batches.",
                 remedies=[use(source_key=f"{self.source_key}_dataset")],
             )
-        stage = Wrapping(side, valid_key, self.source_key)
+        stage = Wrapping(side, valid_key, self.source_key, _splits_of_draws(source.scan))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -224,6 +224,13 @@ def _checked(
         raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
     contents = {key: content for side in sides for key, content in side.report(report).items() if key in side.filled}
     return valid_key, sides, _pads(pack, {key: np.dtype(content["dtype"]) for key, content in contents.items()})
+
+
+def _splits_of_draws(scan: Scan) -> int | None:
+    """The number of all splits, if a transform of the scan draws, so that documents are other ones in each lap."""
+    parts = scan.scans if isinstance(scan, CombinedScan) else (scan,)
+    draws = [part.draws for part in parts if isinstance(part, ScanSpec) and part.draws is not None]
+    return draws[0].splits if draws else None
 
 
 def _check_pairs(sides: Sequence[PackedSide], columns: Sequence[str]) -> None:

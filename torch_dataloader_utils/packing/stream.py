@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,11 +39,14 @@ class Wrapping:
         side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
+        splits: the number of all splits, by which the orders of pieces tell laps apart, if documents are other ones in
+            each lap, because a transform draws; None: those of several laps are read once.
     """
 
     side: PackedSide
     valid_key: str | None = None
     source_key: str | None = None
+    splits: int | None = None
     keyword: ClassVar[str] = "pack"
 
     @property
@@ -87,17 +91,12 @@ class TokenReader:
     def block(self, task: Task) -> Block:
         """The task's tokens."""
         pieces = list(split_pieces(task.pieces))
-        runs, owners = runs_of([self._place(piece) for piece in pieces])
+        runs, owners, laps = self._runs(pieces)
         with noting(split_of(pieces[0]).file.path):
-            orders = [pieces[owners.index(number)].order for number in range(len(runs))]  # of laps, for draws
-            wholes = [
-                Piece(Split(self._files[run.file].info, segments=(run.first, run.last)), None, order)
-                for run, order in zip(runs, orders, strict=True)
-            ]
-            documents, spans = self._reader.read(wholes, pad=False, epoch=task.epoch)
+            documents, spans = self._documents(runs, laps, task.epoch)
             spans = [documents.span(*span) for span in spans]
             columns = {key: column for key, column in (documents.columns or {}).items() if isinstance(column, Ragged)}
-            by_run = self._by_run(columns, runs, spans)
+            by_run = self._by_run(columns, runs, spans, skips=documents.left_out is not None)
             recorder().enter("shuffle" if isinstance(task.pieces[0].source, Window) else "convert")
             selections = (
                 selected(by_run[owner], piece.rows, self._starts(runs[owner].file)[runs[owner].first])
@@ -120,6 +119,40 @@ class TokenReader:
         """Close the open files."""
         self._reader.close()
 
+    def _runs(self, pieces: Sequence[Piece]) -> tuple[list[SegmentRun], list[int], list[int]]:
+        """The runs of these pieces, and the run of each piece; and the lap of each run, 0 if laps are read once."""
+        splits, owners = self._wrapping.splits, [0] * len(pieces)
+        runs: list[SegmentRun] = []
+        laps_of_runs: list[int] = []
+        laps = [0 if splits is None else piece.order // splits for piece in pieces]
+        for lap in dict.fromkeys(laps):
+            places = [place for place, one in enumerate(laps) if one == lap]
+            found, owning = runs_of([self._place(pieces[place]) for place in places])
+            for place, owner in zip(places, owning, strict=True):
+                owners[place] = len(runs) + owner
+            runs += found
+            laps_of_runs += [lap] * len(found)
+        return runs, owners, laps_of_runs
+
+    def _documents(self, runs: Sequence[SegmentRun], laps: Sequence[int], epoch: int) -> tuple[Block, list[Span]]:
+        """The documents of runs, which those of another lap may overlap, and each run's range of them."""
+        blocks: list[Block] = []
+        spans: list[Span] = []
+        for lap, each in groupby(zip(laps, runs, strict=True), key=lambda pair: pair[0]):
+            pieces = [
+                Piece(
+                    Split(self._files[run.file].info, segments=(run.first, run.last)),
+                    None,
+                    lap * (self._wrapping.splits or 1),
+                )
+                for _, run in each
+            ]
+            at = sum(block.rows_read for block in blocks)
+            block, found = self._reader.read(pieces, pad=False, epoch=epoch)
+            blocks.append(block)
+            spans += [(at + first, rows) for first, rows in found]
+        return Block.joined_reads(blocks), spans
+
     def _starts(self, file: FileKey) -> Sequence[int]:
         """The plan row of the first token of each segment of a file, and the end of the last."""
         if file not in self._known:
@@ -136,7 +169,7 @@ class TokenReader:
         return file, bisect_right(starts, piece.rows.start, hi=last) - 1, bisect_left(starts, piece.rows.stop, hi=last)
 
     def _by_run(
-        self, columns: Mapping[str, Ragged], runs: Sequence[SegmentRun], spans: Sequence[Span]
+        self, columns: Mapping[str, Ragged], runs: Sequence[SegmentRun], spans: Sequence[Span], *, skips: bool
     ) -> list[Fragments]:
         """The documents of each run, where their tokens are.
 
@@ -151,10 +184,16 @@ class TokenReader:
             fragments = Fragments.of_documents(offsets[first : first + count + 1])
             planned = starts[run.last] - starts[run.first]
             if fragments.tokens != planned:
+                why = (
+                    "The transform failed for other documents than when they were counted: let it fail for the same, "
+                    "or use Pack(method='best_fit'), which needs no counts."
+                    if skips
+                    else "If the file has not changed, its footer is wrong: add count_rows=True, which counts the "
+                    "tokens instead."
+                )
                 raise FileReadError(
                     f"{self._files[run.file].info.path}: {fragments.tokens} tokens were read where {planned} were "
-                    f"planned, in the column {self._wrapping.side.columns[0]!r}. If the file has not changed, its "
-                    "footer is wrong: add count_rows=True, which counts the tokens instead."
+                    f"planned, in the column {self._wrapping.side.columns[0]!r}. {why}"
                 )
             found.append(fragments)
         return found

@@ -142,7 +142,7 @@ class RowGenerator:
     def generator(self, row: int) -> np.random.Generator:
         """A generator of NumPy for a row of the block: the same one whenever it is asked for.
 
-        It takes some 40 microseconds to make, and NumPy may change its numbers from version to version.
+        It takes some 20 microseconds to make, and NumPy may change its numbers from version to version.
         """
         (seed,) = mixed(self._ids[row : row + 1] ^ np.uint64(_GENERATOR)).tolist()
         return np.random.Generator(np.random.Philox(key=seed))

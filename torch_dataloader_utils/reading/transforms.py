@@ -43,9 +43,7 @@ class TransformCall:
         """Its result for the rows with these numbers, int64; None for all.
 
         Raises:
-            TransformFailed: it raised an error.
-            UnsupportedTypeError: it did not return a record batch.
-            SchemaMismatchError: the result's schema is not the expected one, or its number of rows is wrong.
+            TransformFailed: it raised an error, or did not return a record batch of the expected schema and rows.
         """
         spec, rows, rng = self._spec, self._rows, self._rng
         assert spec.transform is not None
@@ -54,10 +52,10 @@ class TransformCall:
             rng = None if rng is None else rng.take(numbers)
         try:
             result = spec.transform(rows) if rng is None else spec.transform(rows, rng)
+            check_transformed(rows, result, spec.transform_rows, spec.transform)
+            _check_schema(result.schema, spec.output_schema)
         except Exception as error:
             raise TransformFailed(error) from error
-        check_transformed(rows, result, spec.transform_rows, spec.transform)
-        _check_schema(result.schema, spec.output_schema)
         return result
 
     def _some(self, numbers: Numbers) -> pa.Table:
@@ -77,9 +75,7 @@ def transformed(table: pa.Table, spec: ScanSpec) -> tuple[pa.Table, dict[int, Er
     It is not called if there are no rows.
 
     Raises:
-        TransformFailed: it raised an error, and the scan does not skip such rows.
-        UnsupportedTypeError: it did not return a record batch.
-        SchemaMismatchError: the result's schema is not the expected one, or its number of rows is wrong.
+        TransformFailed: as of a `TransformCall`, and the scan does not skip such rows.
     """
     recorder().enter("transform")
     if not table.num_rows:  # the filter kept none: there is nothing to do, and not every transform can handle 0 rows
