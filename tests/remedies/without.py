@@ -137,6 +137,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "preprocess/grid:add",
         "preprocess/learning:_fill",
         "preprocess/learning:_known_numbers",
+        "preprocess/preprocess:__call__",
         "preprocess/preprocess:_fitted",
         "preprocess/preprocess:learned",
         "preprocess/preprocess:meet",
