@@ -395,7 +395,6 @@ MERGED = {**WEIGHTS, "batches": "splits"}
         (MERGED, "'web' (61 rows)"),
         ({**MERGED, "shuffle": True}, "each rank shuffles all its rows in one window, in which weights do not show"),
         ({**MERGED, "shuffle_buffer_size": 9}, "; rows are shuffled within windows, in which weights do not show"),
-        ({**MERGED, "pack": 8, "columns": ["x"]}, "documents are packed within windows, in which weights do not show"),
     ],
     ids=str,
 )

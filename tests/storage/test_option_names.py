@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.iceberg.table_storage import Places
+from torch_dataloader_utils.iceberg.vended import TableAccess
 from torch_dataloader_utils.storage import open_storage
 from torch_dataloader_utils.storage.option_names import client_options
 from torch_dataloader_utils.storage.storage import Storage
@@ -186,7 +187,7 @@ def test_options_of_a_client_of_ones_own_are_not_looked_at(monkeypatch: pytest.M
 
 def test_options_for_a_table_replace_what_its_catalog_says() -> None:
     properties = {"s3.access-key-id": "old", "s3.secret-access-key": "old", "s3.endpoint": "http://h:1"}
-    places = Places("s3://b/t", properties, {"aws_access_key_id": "k", "aws_secret_access_key": "s"}, None)
+    places = Places(TableAccess("s3://b/t", properties), {"aws_access_key_id": "k", "aws_secret_access_key": "s"}, None)
     expected = {"key": "k", "secret": "s", "endpoint_url": "http://h:1"}
     assert places.storage == open_storage("s3://b/t", expected)[0]
 
@@ -199,13 +200,13 @@ def test_credentials_for_a_table_are_not_mixed_with_those_of_its_catalog(own: di
         "s3.session-token": "old",
         "s3.endpoint": "http://h:1",
     }
-    places = Places("s3://b/t", properties, own, None)
+    places = Places(TableAccess("s3://b/t", properties), own, None)
     assert places.storage == open_storage("s3://b/t", {**own, "endpoint_url": "http://h:1"})[0]
 
 
 def test_options_for_a_table_keep_the_region_and_proxy_of_its_catalog() -> None:
     properties = {"s3.region": "r", "s3.proxy-uri": "http://p"}
-    places = Places("s3://b/t", properties, {"verify": False, "config_kwargs": {"read_timeout": 3}}, None)
+    places = Places(TableAccess("s3://b/t", properties), {"verify": False, "config_kwargs": {"read_timeout": 3}}, None)
     expected = {
         "client_kwargs": {"region_name": "r", "verify": False},
         "config_kwargs": {"proxies": {"http": "http://p", "https": "http://p"}, "read_timeout": 3},

@@ -103,7 +103,7 @@ class _Facts:
         """What an epoch takes of each dataset of a combination."""
         if self.options.features.mixes_rows:
             return self.options.features.words(self.source, self.epoch, plan_options(self.options), num_ranks)
-        return splits_in_words(self.source, self.options, None if own.window is None else own.window.windows)
+        return splits_in_words(self.source, None if own.window is None else own.window.windows)
 
     @property
     def _follow(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch_dataloader_utils.errors import CountsRequiredError
-from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.planning.parts import part_rows
 from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -43,12 +42,11 @@ def names_of(source: Source) -> list[str]:
     return names or [str(number) for number in range(len(source.parts))]
 
 
-def splits_in_words(source: Source, options: Options, windows: int | None) -> str:
+def splits_in_words(source: Source, windows: int | None) -> str:
     """How the splits of several datasets are merged; "" for a single dataset.
 
     Args:
         source: of the combination.
-        options: of the combination.
         windows: into how many a rank's rows are cut where they are shuffled within windows; None: they are not.
     """
     group, splits = source.group, source.splits
@@ -64,16 +62,13 @@ def splits_in_words(source: Source, options: Options, windows: int | None) -> st
         count = plural(rows[part], source.unit.planned) + ("" if facts.exact else " before filters")
         texts.append(f"{share}{name} ({'rows known only after reading' if part in unknown else count})")
     how = "by weight, until one of them ends" if weights else "in proportion to their size"
-    return f"splits are merged {how}: {', '.join(texts)}{_unseen(options, windows) if weights else ''}"
+    return f"splits are merged {how}: {', '.join(texts)}{_unseen(windows) if weights else ''}"
 
 
-def _unseen(options: Options, windows: int | None) -> str:
+def _unseen(windows: int | None) -> str:
     """Where the weights by which splits are merged do not show."""
-    pack = options.pack.pack
     if windows == 1:
         return "; each rank shuffles all its rows in one window, in which weights do not show"
     if windows is not None:
         return "; rows are shuffled within windows, in which weights do not show"
-    if pack is not None and not options.pack.wraps:
-        return "; documents are packed within windows, in which weights do not show"
     return ""
