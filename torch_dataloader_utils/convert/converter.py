@@ -215,7 +215,8 @@ class Converter:
             where: names the rows in errors, such as "file x.parquet, row groups 3-4".
 
         Raises:
-            NullValueError: a null in a column whose dtype has no null, and whose policy is not to mask or fill nulls.
+            NullValueError: a null in a column whose dtype cannot hold nulls, and whose policy is not to mask or fill
+                them.
             SchemaMismatchError: a column is of another type.
             OptionError: a value does not fit the dtype that `dtypes=` asks for.
         """

@@ -100,7 +100,7 @@ def _detected() -> World:
         for names in _variables_in_use():
             _check_whole(*names)
             _warn_of_half(*names)
-        return World(1, 0, "default: a single process")
+        return World(1, 0, "default: no launcher detected")
     others = [other for other in launched if not _same(other, world)]
     if others:
         _LOG.warning(

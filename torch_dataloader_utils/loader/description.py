@@ -24,6 +24,7 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
+_DEFAULT = "default: "  # before a source of ranks that is none
 _SAID = ("snapshot", "follow", "replay", "subset", "mix")  # texts, each shown if there is something to say
 
 
@@ -247,9 +248,11 @@ class Description:
 
     @property
     def _notes(self) -> list[tuple[str, str]]:
-        notes = [("ranks", f"from {self.ranks_from}")]
-        if self.idle_ranks:
-            notes.append(("idle", f"{plural(len(self.idle_ranks), 'rank')} without rows: {listed(self.idle_ranks)}"))
+        by_default = self.ranks_from.startswith(_DEFAULT)
+        notes = [("ranks", self.ranks_from.removeprefix(_DEFAULT) if by_default else f"from {self.ranks_from}")]
+        if idle := self.idle_ranks:
+            has, word = ("has", "rank") if len(idle) == 1 else ("have", "ranks")
+            notes.append(("idle", f"{plural(len(idle), 'rank')} {has} no rows: {word} {listed(idle)}"))
         if self.not_delivered:
             left = plural(self.not_delivered, self.units.removesuffix("s"))
             notes.append(("left out", f"{left} that no rank delivers in this epoch"))

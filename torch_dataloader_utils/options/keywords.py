@@ -392,7 +392,7 @@ def _names(kind: type) -> list[str]:
 # With a lower threshold, different words match: "batch_bytes" and "split_bytes", "split" and "split_rows".
 _ALIKE = 0.85
 
-_TORCH = "an option of torch's DataLoader: "
+_TORCH = "it is an option of torch's DataLoader; "
 _FEWER = "use limit=n for the first n rows, fraction=0.1 for a sample, or steps_per_epoch=n for n steps in every epoch."
 _PARTS = "use subset=Subsets({'train': 0.9, 'val': 0.1})['train'], or give files, such as path='data/train/'."
 _SECRETS = "credentials are keys of storage_options={...}."
