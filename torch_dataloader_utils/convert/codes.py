@@ -98,7 +98,8 @@ class CodesLeaf:
     def distinct(self, chunks: Sequence[pa.Array]) -> pa.Array:
         """The values of `chunks` without null, each at most once per chunk."""
         if self.by_dictionary:
-            values = [plain(chunk.unique(), self.steps) for chunk in chunks]
+            # Words of large text are small ones.
+            values = [plain(chunk.unique(), self.steps).cast(self.type) for chunk in chunks]
         else:
             values = [chunk.unique() for chunk in plain_chunks(chunks, self.steps)]
         return pa.concat_arrays([pa.array([], self.type), *(part.drop_null() for part in values)])
