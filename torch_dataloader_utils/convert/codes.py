@@ -35,6 +35,7 @@ class CodesLeaf:
         blank: the code of nulls.
         unknown: the code of values outside of the vocabulary; None: they are errors.
         collected: whether a scan found the vocabulary.
+        extends: whether others may be put behind its values: then codes that there are keep their meaning.
         ways: the remedies of that error.
         ids: the places of values in the vocabulary.
     """
@@ -47,6 +48,7 @@ class CodesLeaf:
     blank: int = 0
     unknown: int | None = None
     collected: bool = False
+    extends: bool = False
     ways: tuple[Remedy, ...] = field(default=(), compare=False, repr=False)
     ids: IdTable | None = field(default=None, compare=False, repr=False)
 
@@ -109,6 +111,10 @@ class CodesLeaf:
             values = pa.concat_arrays([values, pa.array([self.fill], self.type)])
         values = values.unique()
         return replace(self, vocabulary=values.take(pc.sort_indices(values)), collected=True)
+
+    def extended(self, values: pa.Array) -> CodesLeaf:
+        """The leaf whose vocabulary is `values`, and behind them those of its own that are not among them."""
+        return replace(self, vocabulary=pa.concat_arrays([values, self.vocabulary]).unique())
 
     def report(self) -> dict[str, Any]:
         """As `Leaf`; `codes` is the number of codes."""

@@ -18,6 +18,7 @@ from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
 from torch_dataloader_utils.options import Options, progress_of
+from torch_dataloader_utils.options.sources import FILE
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
@@ -173,6 +174,7 @@ class IcebergPlan:
             skipped=skipped,
             row_key=self.row_key,
             hidden=self.hidden,
+            names=tuple(one.file.table_path for one in self.files) if FILE in columns.names else (),
         )
         return manifest if self.replay is None else self.replay.manifest(manifest)
 

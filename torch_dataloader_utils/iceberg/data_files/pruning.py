@@ -12,6 +12,7 @@ import pyarrow.types as pt
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
 from torch_dataloader_utils.formats.parquet.footer import Footer
+from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, places_by_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.late_imports import pc
@@ -83,12 +84,12 @@ def value_ranges(
 
 
 def identity_values(file: DataFile, table: IcebergTable) -> dict[str, Any]:
-    """The columns that have one value in all rows of a file, because the table is partitioned by them, with it.
+    """The columns that have one value in all rows of a file, with it: those of its partition, and its name.
 
     Without floats: rows of one partition may be 0.0 and -0.0, and NaNs of several kinds.
     """
     layout: IcebergFile = file.layout.metadata
-    constants = dict(layout.constants)
+    constants = {**dict(layout.constants), FILE_ID: layout.table_path}
     return {
         field.name: constants[number]
         for field in table.schema
