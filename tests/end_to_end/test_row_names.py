@@ -346,6 +346,7 @@ def test_rows_of_delta_have_the_numbers_of_their_files(tmp_path: Path) -> None:
 def test_rows_of_a_table_of_ones_own_have_names_too(folder: Path, truth: dict[int, Name]) -> None:
     class Own:
         pinned = None
+        asks = True
 
         def newest(self, options: Any) -> SnapshotCursor:
             return SnapshotCursor(1)
@@ -353,10 +354,19 @@ def test_rows_of_a_table_of_ones_own_have_names_too(folder: Path, truth: dict[in
         def snapshot(self, cursor: SnapshotCursor | None, options: Any) -> FileSnapshot:
             paths = sorted(folder.glob("*.parquet"))
             files = [TableFile(path.name, path.stat().st_size, [1, 50]) for path in paths]
-            return FileSnapshot("own", SnapshotCursor(1), str(folder), files)
+            return (FileSnapshot if self.asks else Nameless)("own", SnapshotCursor(1), str(folder), files)
+
+    class Nameless(FileSnapshot):
+        def manifest(self, options: Any) -> Any:
+            return super().manifest(replace(options, read=replace(options.read, metadata_columns=())))
 
     loader, _ = TableDataset.create_dataloader(Own(), metadata_columns=NAMES, shuffle=True, **SMALL)
     assert names_of(loader) == {row: name for row, name in truth.items() if name[1] not in (1, 50)}
+    other = Own()
+    other.asks = False
+    with pytest.raises(OptionError, match=r"own has no such column.*Leave out metadata_columns"):
+        TableDataset.create_dataloader(other, metadata_columns=NAMES)
+    TableDataset.create_dataloader(other)
 
 
 def test_codes_of_a_table_that_grows_keep_their_meaning(tmp_path: Path) -> None:

@@ -165,10 +165,7 @@ def manifest_of(
     form = form if read.schema is None else form.with_declared_types()
     stored, folders = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
     schema, added = named_schema(stored, read.metadata_columns), read.metadata_columns
-    before = [
-        file.data_file(partition_constants(file.path, texts, stored, folders))
-        for file, texts in zip(inspected.files, partitions, strict=True)
-    ]
+    before = _data_files(inspected.files, partitions, stored, folders)
     before = [named(file, storage) for file in before] if FILE in added else before
     predicate = row_predicate(read.filters, schema)
     after = _prune(form, inspected.files, before, schema, predicate, added)
@@ -196,6 +193,17 @@ def manifest_of(
         relative={file.path: file.relative for file in inspected.files if file.relative != file.path},
         names=tuple(dict(file.partition)[FILE] for file in before) if FILE in added else (),
     )
+
+
+def _data_files(
+    inspected: Sequence[InspectedFile],
+    partitions: Sequence[Mapping[str, str | None]],
+    schema: pa.Schema,
+    folders: Sequence[str],
+) -> list[DataFile]:
+    """The files with the values of the columns that folders make."""
+    pairs = zip(inspected, partitions, strict=True)
+    return [file.data_file(partition_constants(file.path, texts, schema, folders)) for file, texts in pairs]
 
 
 def row_predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:

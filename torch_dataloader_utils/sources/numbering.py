@@ -15,29 +15,34 @@ from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.options.sources import POSITION
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, LiveRows, own_layout
 
 
 def unnumbered(scan: ScanSpec, files: Sequence[DataFile]) -> bool:
     """Whether rows are to have numbers that the layouts of the files do not say."""
-    several = any(not file.layout.known and len(file.layout.segments) > 1 for file in files)
-    return several and POSITION in scan.schema.names
+    return POSITION in scan.schema.names and any(map(_is_unnumbered, files))
 
 
-def check_counted(name: str, *, counts: bool) -> None:
+def _is_unnumbered(file: DataFile) -> bool:
+    return not file.layout.known and len(file.layout.segments) > 1
+
+
+def check_counted(files: Sequence[DataFile], *, counts: bool) -> None:
     """Check that a scan may count the rows.
 
     Args:
-        name: of the data.
+        files: some of which do not say the numbers of rows.
         counts: whether it may.
 
     Raises:
         CountsRequiredError: it may not.
     """
+    path = next(file.info.path for file in files if _is_unnumbered(file))
     if not counts:
         raise CountsRequiredError(
-            f"{name}: {POSITION!r} is the number of a row in its file, and these files do not record how many rows are "
-            "before the places where they are cut.",
+            f"{printable(path)}: {POSITION!r} is the number of a row in its file, and this file does not record how "
+            "many rows are before the places where it is cut.",
             remedies=[use("counts once", count_rows=True)],
         )
 

@@ -50,6 +50,26 @@ def named_schema(schema: pa.Schema, added: Sequence[str]) -> pa.Schema:
     return pa.schema([*schema, *(_FIELDS[name] for name in added if name in _FIELDS)])
 
 
+def check_added(schema: pa.Schema, added: Sequence[str], name: str) -> None:
+    """Check that a table has these columns.
+
+    Args:
+        schema: its columns.
+        added: those that are to name rows.
+        name: of the table.
+
+    Raises:
+        OptionError: it has not.
+    """
+    for column in added:
+        if column not in schema.names:
+            raise OptionError(
+                f"metadata_columns: {column!r}: {name} has no such column: what reads this table does not know the "
+                "names of rows.",
+                remedies=[leave_out("metadata_columns")],
+            )
+
+
 def named(file: DataFile, storage: Storage) -> DataFile:
     """The file with its name as the value of a partition column."""
     return replace(file, partition=(*file.partition, (FILE, file_name(file.info.path, storage))))

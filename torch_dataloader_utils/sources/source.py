@@ -61,7 +61,7 @@ from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifes
 from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.numbering import check_counted, numbered, reads_all, stored_rows, unnumbered
 from torch_dataloader_utils.sources.places import keys_of, with_places
-from torch_dataloader_utils.sources.row_names import converter_of
+from torch_dataloader_utils.sources.row_names import check_added, converter_of
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, usable_cores
@@ -174,7 +174,13 @@ def open_files(
 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
     """The source over a snapshot of a table; the options are checked against it as they are against files."""
-    source = source_of(lambda _: snapshot.manifest(options), options, snapshot.name)
+
+    def manifest(sharers: Sharers) -> FileManifest:
+        made = snapshot.manifest(options)
+        check_added(made.schema, options.read.metadata_columns, snapshot.name)
+        return made
+
+    source = source_of(manifest, options, snapshot.name)
     return replace(source, paths=(redacted(snapshot.name),), snapshot=snapshot)
 
 
@@ -204,16 +210,13 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         _report_missing(manifest, scan.schema.names, name)
         if scan.copies is not None:
             scan.copies.report(manifest.files, manifest.opener, name)
-        if unnumbered(scan, manifest.files):
-            check_counted(name, counts=counts_rows)
         found = features.known_counts(scan, manifest.files, options, name, limited=False, counted=counts_rows)
         key = features.counted_key(scan)
         _check_nulls(manifest, options, scan.converter)
         count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
         scanned = _counts(scan, manifest.files, sharing, options, count, key)
     scanned = sharing.joined(scanned)
-    files = numbered(manifest.files, scanned)
-    files = with_counts(files, found or scanned) if count or found else files
+    files = _counted(manifest.files, scanned, (found or scanned) if count or found else None)
     files = first_rows(features.planned(files), options.subset.limit, count or _exact(scan, files))
     scan = read_encoded(_learned(scan, scanned, name), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
@@ -229,6 +232,12 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         subset=options.subset.text, listed=listed, counts_rows=counts_rows, limited=options.subset.limit is not None
     )  # fmt: skip
     return features.source(source, scan.converter.keys, options)
+
+
+def _counted(files: Sequence[DataFile], scanned: RowCounts, live: RowCounts | None) -> tuple[DataFile, ...]:
+    """The files with the numbers of rows that a scan found, and with these counts of live rows; None: without."""
+    known = numbered(files, scanned)
+    return known if live is None else with_counts(known, live)
 
 
 def _report_empty(name: str, why: str, *, follows: bool) -> None:
@@ -285,6 +294,8 @@ def _counts(
     """What this rank counts and collects of the files before any plan."""
     scans = count or scan.converter.unlearned
     made = _row_counts(scan, files, sharing, options, count, key) if scans else RowCounts()
+    if unnumbered(scan, files):
+        check_counted(files, counts=options.shard.count_rows)
     if unnumbered(scan, files) and made.live_rows and key is None and reads_all(scan):
         made = replace(made, stored=made.live_rows)
     elif unnumbered(scan, files):
