@@ -474,3 +474,9 @@ def test_rows_that_do_not_fit_are_errors(folder: Path) -> None:
         named_rows(loader, {"_file": np.array([0]), "_pos": np.array([0, 1])})
     with pytest.raises(OptionError, match="an entry for each row"):
         named_rows(loader, {"_pos": torch.tensor(1)})
+
+
+def test_names_are_no_columns_by_which_data_are_sorted(folder: Path) -> None:
+    text = str(stream(Files(folder, metadata_columns=NAMES), columns=["name"]).describe())
+    assert "sorted" not in text
+    assert "_pos" in text
