@@ -146,7 +146,7 @@ def test_a_file_is_chosen_by_its_name_without_reading_others(folder: Path, truth
     for filters in ([("_file", "==", path)], [("_file", "in", [path])]):
         loader = stream(Files(folder, metadata_columns=NAMES), filters=filters, **SMALL)
         assert names_of(loader) == {row: name for row, name in truth.items() if name[0] == path}
-        assert loader.dataset.describe().files == 1
+        assert loader.describe().files == 1
     loader = stream(Files(folder, metadata_columns=["_pos"]), filters=[("_pos", "<", 5)], **SMALL)
     assert f"(of {3 * GROUP})" in repr(loader.dataset)  # the other row groups are ruled out
 
@@ -338,9 +338,9 @@ def test_rows_of_delta_have_the_numbers_of_their_files(tmp_path: Path) -> None:
     for options in ({}, {"shuffle": True}, {"output_format": "arrow"}, {"split_rows": 3, "num_workers": 2}):
         assert names_of(stream(table, **{**SMALL, **options})) == left
     path = truth[7][0]
-    assert names_of(stream(table, filters=[("_file", "==", path), ("_pos", ">", 4)], **SMALL)) == {
-        row: name for row, name in left.items() if name[0] == path and name[1] > 4
-    }
+    loader = stream(table, filters=[("_file", "==", path), ("_pos", ">", 4), ("id", ">=", 0)], **SMALL)
+    assert names_of(loader) == {row: name for row, name in left.items() if name[0] == path and name[1] > 4}
+    assert loader.describe().files == 1
 
 
 def test_rows_of_a_table_of_ones_own_have_names_too(folder: Path, truth: dict[int, Name]) -> None:
@@ -392,6 +392,9 @@ def test_codes_of_a_table_that_grows_keep_their_meaning(tmp_path: Path) -> None:
         assert moving.advance()
         assert len(names_of(moving)) == 30
         assert moving.vocabulary("_file") == lists[2]
+        one = stream(source, filters=f"_file = '{lists[2][1]}' and _pos > 3 and id > 15", **SMALL)
+        assert names_of(one) == {row: (lists[2][1], row - 10) for row in range(16, 20)}
+        assert one.describe().files == 1
         fresh = stream(source.replace(appended=Appended(start)), batch_size=4)
         assert len(fresh.vocabulary("_file")) == 2
 

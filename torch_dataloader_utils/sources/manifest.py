@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.filters.arrow import as_expression, filter_columns
+from torch_dataloader_utils.filters.arrow import as_expression
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.options.sources import FILE, POSITION
+from torch_dataloader_utils.options.sources import FILE
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.places import FileKeys
@@ -26,7 +26,7 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.manifest_file import Inspected, InspectedFile
 from torch_dataloader_utils.sources.partition_filters import matching_files
 from torch_dataloader_utils.sources.partitions import partition_values, without_partitions
-from torch_dataloader_utils.sources.row_names import named, named_schema, numbered_opener, with_matching
+from torch_dataloader_utils.sources.row_names import name_test, named, named_schema, numbered_opener, with_matching
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.storage.hub_client import commits
@@ -231,8 +231,9 @@ def _prune(
     """The files with only the segments in which a row can match; a file may have none left."""
     if predicate is None:
         return list(files)
-    if POSITION in added and POSITION in filter_columns(predicate, schema):  # of which statistics say nothing
-        return [with_matching(file, predicate, schema) for file in files]
+    can_hold = name_test(predicate, schema, added)
+    if can_hold is not None:  # statistics say nothing of names
+        return [with_matching(file, can_hold) for file in files]
     prune = form.pruner(predicate, schema)
     return [
         replace(file, layout=prune(file.layout, own.schema, dict(file.partition)))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import unencoded
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.filters.facts import can_be_true
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.late_imports import pc
@@ -21,9 +25,10 @@ from torch_dataloader_utils.options.strings import Codes
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.row_names import FILE_FIELD, POSITION_FIELD, NumberedOpener
 from torch_dataloader_utils.redaction import redacted
-from torch_dataloader_utils.schemas.merge import is_text
+from torch_dataloader_utils.schemas.merge import is_text, plain_type
 from torch_dataloader_utils.storage import Storage
 
+_REMEMBERED = 1 << 16  # answers about segments
 _FIELDS = {FILE: FILE_FIELD, POSITION: POSITION_FIELD}
 
 
@@ -93,30 +98,50 @@ def numbered_opener(form: Format, read: ReadOptions) -> FileOpener:
     return NumberedOpener(form)
 
 
-def with_matching(file: DataFile, expression: pc.Expression, schema: pa.Schema) -> DataFile:
-    """The file with only the segments in which, by the numbers of their rows, one can match; opens no file.
+CanHold: TypeAlias = Callable[[Mapping[str, Any], Segment | None], bool]
+
+
+def name_test(expression: pc.Expression | None, schema: pa.Schema, added: Collection[str]) -> CanHold | None:
+    """Whether a row of a segment can match a filter that names rows; None if it does not.
+
+    The function takes columns that have one value in all rows of a file, with it (None: null), and a segment as the
+    file has it; None for all rows of the file. It may be wrong only by saying yes, and opens no file.
 
     Args:
-        file: the file, with the values of its partition columns, and its name.
-        expression: a filter on such columns and `_pos`, perhaps among others.
+        expression: the filter.
         schema: all columns.
+        added: those that name rows.
     """
-    constants, segments = list(_constants(file, schema)), file.layout.segments
-    kept = (one for one in segments if can_be_true(expression, [*constants, *_numbers(one)], schema))
-    return replace(file, layout=replace(file.layout, segments=tuple(kept)))
+    needed = () if expression is None else filter_columns(expression, schema)
+    if expression is None or not set(added).intersection(needed):
+        return None
+    kinds = {name: schema.field(name).type for name in needed}
+    of_filter = pa.schema(kinds)
+
+    @lru_cache(maxsize=_REMEMBERED)  # files of a writer often have equal segments
+    def possible(values: tuple[tuple[str, Any], ...], first: int | None, rows: int | None) -> bool:
+        facts = [
+            pc.field(name).is_null() if value is None else pc.field(name) == pa.scalar(value, plain_type(kinds[name]))
+            for name, value in values
+        ]
+        if first is not None and rows is not None:
+            facts += [pc.field(POSITION) >= first, pc.field(POSITION) < first + rows]
+        return can_be_true(expression, facts, of_filter)
+
+    def can_hold(values: Mapping[str, Any], segment: Segment | None) -> bool:
+        # Zeros and NaNs of one partition may differ.
+        known = ((name, values[name]) for name, kind in kinds.items() if name in values and not pt.is_floating(kind))
+        numbered = segment is not None and POSITION in added and POSITION in kinds
+        return possible(tuple(known), *((segment.first_row, segment.rows) if numbered and segment else (None, None)))
+
+    return can_hold
 
 
-def _constants(file: DataFile, schema: pa.Schema) -> Iterator[pc.Expression]:
-    for name, value in file.partition:
-        if name in schema.names and value is not None and not pa.types.is_floating(schema.field(name).type):
-            yield pc.field(name) == pa.scalar(value, schema.field(name).type)
-
-
-def _numbers(segment: Segment) -> Iterator[pc.Expression]:
-    """What is known of the numbers of a segment's rows."""
-    if segment.rows is not None:
-        yield pc.field(POSITION) >= segment.first_row
-        yield pc.field(POSITION) < segment.first_row + segment.rows
+def with_matching(file: DataFile, can_hold: CanHold) -> DataFile:
+    """The file with only the segments in which a row can match."""
+    values = dict(file.partition)
+    kept = tuple(segment for segment in file.layout.segments if can_hold(values, segment))
+    return replace(file, layout=replace(file.layout, segments=kept))
 
 
 # The codes of names in tensors and arrays: the place of a file among all files, as they are read.
