@@ -494,6 +494,8 @@ CALLS: dict[str, Failing] = {
     "a metadata column among the columns": Failing(
         {"columns": ["id", "_file"]}, ColumnNotFoundError, call=read_iceberg, path="iceberg"
     ),
+    "a name of rows among the columns": Failing({"columns": ["id", "_pos"]}, ColumnNotFoundError),
+    "the same, of Delta": Failing({"columns": ["_file"]}, ColumnNotFoundError, call=read_delta, path="delta"),
     "a name of rows that files do not have": Failing({"metadata_columns": ["_pos", "_row_id"]}),
     "a name of rows that Delta has not": Failing({"metadata_columns": ["_row_id"]}, call=read_delta, path="delta"),
     "a name of rows that is a column": Failing({"metadata_columns": ["_file", "_pos"]}, path="numbered"),

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
 from torch_dataloader_utils.iceberg.data_files.columns import NAME_IDS
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
+from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.schemas.columns import named_columns
 from torch_dataloader_utils.sources.row_names import named_schema
 
@@ -54,15 +55,14 @@ class Columns:
     physical: Mapping[str, str]
 
 
-def columns_of(table: DeltaTable, wanted: Sequence[str] | None, added: Sequence[str], name: str) -> Columns:
+def columns_of(table: DeltaTable, read: ReadOptions, name: str) -> Columns:
     """The table's columns.
 
     Columns are found in the data files as the table's column mapping says: by name, by physical name, or by field id.
 
     Args:
         table: the table.
-        wanted: names and patterns of the columns to read; None for all.
-        added: the columns that name rows.
+        read: which columns are read, and whether rows have names.
         name: the table's name, for messages.
 
     Raises:
@@ -72,6 +72,7 @@ def columns_of(table: DeltaTable, wanted: Sequence[str] | None, added: Sequence[
     """
     mode = _mapping_mode(table, name)
     every = json.loads(table.schema().to_json())["fields"]
+    added, wanted = read.metadata_columns, read.columns
     nodes = _readable(every, None if wanted is None else [name for name in wanted if name not in added])
     places = {column: _FIRST_PARTITION_ID + place for place, column in enumerate(table.metadata().partition_columns)}
     made = _Fields(mode)
@@ -84,13 +85,13 @@ def columns_of(table: DeltaTable, wanted: Sequence[str] | None, added: Sequence[
             mapping.append(entry)
         fields.append(field)
     ids: Literal["required", "ignored"] = "required" if mode == "id" else "ignored"
-    shared = IcebergTable(_with_names(pa.schema(fields), added), name_mapping=mapping, ids=ids)
+    shared = IcebergTable(_with_names(pa.schema(fields), read), name_mapping=mapping, ids=ids)
     return Columns(shared, places, {node["name"]: made.physical(node) for node in nodes})
 
 
-def _with_names(schema: pa.Schema, added: Sequence[str]) -> pa.Schema:
-    """The columns, and those of these that name rows, with the ids by which readers know them."""
-    fields = list(named_schema(schema, added))
+def _with_names(schema: pa.Schema, read: ReadOptions) -> pa.Schema:
+    """The columns, and those that are to name rows, with the ids by which readers know them."""
+    fields = list(named_schema(schema, read))
     return pa.schema([*schema, *(_with_id(field, NAME_IDS[field.name]) for field in fields[len(schema) :])])
 
 

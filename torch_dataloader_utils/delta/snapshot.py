@@ -112,7 +112,7 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions) -> DeltaSna
     """
     name, url = log.name, log.url
     with reading(name, f"its log at version {table.version()}"):
-        columns = columns_of(table, read.columns, read.metadata_columns, name)
+        columns = columns_of(table, read, name)
         files = listed_files(table, bounds=read.filters is not None)
     predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
     kept = files if predicate is None else list(filter(file_test(predicate, columns), files))

@@ -164,7 +164,7 @@ def manifest_of(
     form = format_named(inspected.format)
     form = form if read.schema is None else form.with_declared_types()
     stored, folders = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
-    schema, added = named_schema(stored, read.metadata_columns), read.metadata_columns
+    schema, added = named_schema(stored, read), read.metadata_columns
     before = _data_files(inspected.files, partitions, stored, folders)
     before = [named(file, storage) for file in before] if FILE in added else before
     predicate = row_predicate(read.filters, schema)

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from torch_dataloader_utils.convert.buffers import unencoded
 from torch_dataloader_utils.convert.converter import Converter, build_converter
-from torch_dataloader_utils.errors import OptionError, leave_out, use
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, leave_out, use
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.filters.facts import can_be_true
 from torch_dataloader_utils.formats.base import Format
@@ -39,12 +39,38 @@ def file_name(path: str, storage: Storage) -> str:
     return redacted(path if "://" in path else f"{storage.protocol}://{path}")
 
 
-def named_schema(schema: pa.Schema, added: Sequence[str]) -> pa.Schema:
-    """The columns of files, followed by those of these that name rows.
+def check_asked(
+    stored: Collection[str], columns: Sequence[str] | None, added: Sequence[str], known: Collection[str]
+) -> None:
+    """Check that columns which are to be added are not only among those that are asked for.
+
+    Args:
+        stored: the columns that there are.
+        columns: those that are asked for.
+        added: those that are to be added.
+        known: all that can be.
+
+    Raises:
+        ColumnNotFoundError: one is.
+    """
+    for name in columns or ():
+        if name in known and name not in stored and name not in added:
+            raise ColumnNotFoundError(
+                f"columns: {name!r} is not a column of the data but one that can be added: columns only gives it its "
+                "place.",
+                remedies=[use(metadata_columns=(*added, name))],
+            )
+
+
+def named_schema(schema: pa.Schema, read: ReadOptions) -> pa.Schema:
+    """The columns of files, followed by those that are to name rows.
 
     Raises:
         OptionError: the files have a column of such a name.
+        ColumnNotFoundError: such a column is asked for, but not to be added.
     """
+    added = read.metadata_columns
+    check_asked(schema.names, read.columns, added, _FIELDS)
     for name in added:
         if name in schema.names:
             rest = [each for each in added if each not in schema.names]
