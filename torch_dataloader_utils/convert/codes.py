@@ -124,7 +124,8 @@ class CodesLeaf:
     def _places(self, chunks: Sequence[pa.Array]) -> I64:
         """Each value's index in the vocabulary, int64 [n] in memory of our own, or `MISSING` or `UNKNOWN`."""
         assert self.ids is not None
-        return np.concatenate([np.empty(0, np.int64), *map(self.ids.lookup, chunks)])
+        parts = [np.empty(0, np.int64), *map(self.ids.lookup, chunks)]
+        return parts[-1] if len(parts) == 2 else np.concatenate(parts)
 
     def _with_nulls(self, chunk: pa.Array) -> pa.Array:
         """An array that is null where the chunk is."""
