@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,6 +44,8 @@ from torch_dataloader_utils import (
     named_rows,
 )
 from torch_dataloader_utils.formats.registry import format_named
+from torch_dataloader_utils.sources.row_names import file_name
+from torch_dataloader_utils.storage import Storage
 
 stream: Any = tdu.stream  # with options of any type
 combine: Any = tdu.combine
@@ -147,6 +150,8 @@ def test_a_file_is_chosen_by_its_name_without_reading_others(folder: Path, truth
         loader = stream(Files(folder, metadata_columns=NAMES), filters=filters, **SMALL)
         assert names_of(loader) == {row: name for row, name in truth.items() if name[0] == path}
         assert loader.describe().files == 1
+    loader = stream(Files(folder, metadata_columns=NAMES), filters=[("_file", "==", path), ("id", "<", 260)], **SMALL)
+    assert f"(of {GROUP})" in repr(loader.dataset)  # by statistics, too
     loader = stream(Files(folder, metadata_columns=["_pos"]), filters=[("_pos", "<", 5)], **SMALL)
     assert f"(of {3 * GROUP})" in repr(loader.dataset)  # the other row groups are ruled out
 
@@ -413,6 +418,17 @@ def test_files_are_named_as_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with memory.open("/named/y.parquet", "wb") as file:
         pq.write_table(table_of(0), file)
     assert stream(Files("memory://named", metadata_columns=NAMES)).vocabulary("_file") == ["memory:///named/y.parquet"]
+
+
+def test_names_are_text_without_secrets(tmp_path: Path) -> None:
+    pq.write_table(table_of(0), tmp_path / "x.parquet")
+    os.rename(tmp_path / "x.parquet", os.fsencode(tmp_path) + b"/x\xff.parquet")
+    loader = stream(Files(tmp_path, metadata_columns=NAMES), output_format="dict", **SMALL)
+    assert next(iter(loader))["_file"][0] == f"{tmp_path}/x\\udcff.parquet"
+    signed = "https://store/x.parquet?X-Amz-Signature=0123456789abcdef&part=1"
+    name = file_name(signed, Storage("https", filesystem=object()))
+    assert name.startswith("https://store/x.parquet")
+    assert "0123456789abcdef" not in name
 
 
 # ------------------------------------------------------------------------------------------------------------ errors

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.filters.arrow import as_expression
+from torch_dataloader_utils.filters.arrow import as_expression, filter_columns
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import ReadOptions
-from torch_dataloader_utils.options.sources import FILE
+from torch_dataloader_utils.options.sources import FILE, POSITION
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.places import FileKeys
@@ -232,8 +232,10 @@ def _prune(
     if predicate is None:
         return list(files)
     can_hold = name_test(predicate, schema, added)
-    if can_hold is not None:  # statistics say nothing of names
-        return [with_matching(file, can_hold) for file in files]
+    if can_hold is not None:
+        files = [with_matching(file, can_hold) for file in files]
+        if POSITION in filter_columns(predicate, schema):  # of which statistics say nothing
+            return files
     prune = form.pruner(predicate, schema)
     return [
         replace(file, layout=prune(file.layout, own.schema, dict(file.partition)))
