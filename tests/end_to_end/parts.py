@@ -182,6 +182,14 @@ def tokenized(batch: Any) -> list[int]:
     return ids(batch)
 
 
+def named(batch: Any) -> list[int]:
+    """The rows of a batch, whose names are those of their places."""
+    real = batch.get("valid", slice(None))
+    assert batch["_file"][real].tolist() == [row // ROWS for row in ids(batch)]
+    assert batch["_pos"][real].tolist() == [row % ROWS for row in ids(batch)]
+    return ids(batch)
+
+
 FAILING = frozenset(range(0, ROWS * FILES, 11)) | {1, 2, 3, 4}  # rows for which a transform fails
 
 
@@ -223,6 +231,7 @@ SPARSE: dict[str, Any] = {"columns": ["id", "clicks", "views"], "jagged": {"spar
 IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages("image", SIZE)}
 FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_errors=1.0)}
 LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
+NAMES: dict[str, Any] = {"metadata_columns": ["_file", "_pos"], "filters": LARGE, "count_rows": True}
 DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
@@ -259,4 +268,5 @@ OF_ONE = {
     "jagged": one(each_once(EVERY), keyed, **SPARSE),
     "images": one(each_once(EVERY), decoded, **IMAGES),
     "tokens": one(each_once(EVERY), tokenized, **TOKENS),
+    "row names": one(each_once(row for row in EVERY if row % 3), named, **NAMES),
 }

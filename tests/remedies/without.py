@@ -19,6 +19,7 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
     "iteration/foreign:check_device": "only with a GPU",
     "iteration/foreign:check_foreign": "torch passes on no more than the text of errors in its workers",
+    "sources/row_names:check_added": "only of a table of the user's own: tests/end_to_end/test_row_names.py",
     "mixing/feature:_check_counted": "of class_weights within a combination",
 }
 
@@ -111,6 +112,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "loader/dataset:__init__",
         "loader/dataset:_check_of_one",
         "loader/dataset:_reopened",
+        "loader/named_rows:_named",
         "loader/tables:__init__",
         "loader/tables:_known_table",
         "loader/tables:_snapshot_at",

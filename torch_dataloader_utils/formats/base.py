@@ -293,6 +293,14 @@ class Format(ABC):
             OptionError: a value is wrong.
         """
 
+    def numbers_rows(self, options: Mapping[str, Any]) -> bool:
+        """Whether the rows that are read have all numbers from 0 on; not if bad ones are left out. By default they do.
+
+        Args:
+            options: the user's `format_options`.
+        """
+        return True
+
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops segments of a file in which no row can match `expression`; opens no file.
 

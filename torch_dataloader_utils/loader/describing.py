@@ -244,7 +244,7 @@ def sorted_advice(source: Source) -> Advice | None:
 def _sorted_by(source: Source) -> Iterator[tuple[str, ...]]:
     """The columns that each part is sorted by."""
     for scan, files in _scans(source):
-        yield sorted_columns(files, scan.opener, scan.schema.names)
+        yield sorted_columns(files, scan.opener, [name for name in scan.schema.names if name not in scan.names])
 
 
 def _decoders(source: Source) -> Iterator[str]:

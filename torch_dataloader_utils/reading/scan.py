@@ -50,6 +50,7 @@ class ScanSpec:
         chosen: chooses rows by their values; None for all.
         copies: how many copies rows get; None: one of each.
         stage: makes other rows of those of a task, such as sequences of documents; None: these are delivered.
+        names: the columns of `given` that name rows.
         keys: of the files, if the column `PLACE` is read beside those that are asked for.
         skipping: what becomes of rows for which the transform fails; None: they are errors.
         draws: by what the transform draws numbers; None if it draws none.
@@ -76,6 +77,7 @@ class ScanSpec:
     chosen: RowMask | None = field(default=None, compare=False)
     copies: RowCopies | None = field(default=None, compare=False)
     stage: Stage | None = None
+    names: tuple[str, ...] = ()
     keys: FileKeys | None = field(default=None, repr=False, compare=False)
     skipping: Skipping | None = None
     draws: Draws | None = None

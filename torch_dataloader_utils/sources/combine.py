@@ -29,6 +29,7 @@ from torch_dataloader_utils.sources.meanings import Side, alike
 from torch_dataloader_utils.sources.merged import check_weighable
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
+from torch_dataloader_utils.sources.vocabularies import with_one_list
 from torch_dataloader_utils.storage import usable_cores
 
 # The datasets of a combination whose members may be combinations: taken out, with names and options checked.
@@ -161,7 +162,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     """
     listed = sum(dataset.listed for dataset in datasets if isinstance(dataset, Source))
     group, datasets = flattened(datasets, names, options)
-    names = group.paths
+    names, datasets = group.paths, with_one_list(datasets)
     members = _members(datasets, group, options)
     jagged = members[0].scan.jagged
     keys = tuple(source for key in _outputs(members[0].scan) for source in jagged.get(key, (key,)))
