@@ -34,9 +34,10 @@ from pyiceberg.types import (
 )
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, use
-from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
+from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID, SHARE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 from torch_dataloader_utils.iceberg.metadata import OpenTable
+from torch_dataloader_utils.reading.chosen import SHARES
 from torch_dataloader_utils.schemas.columns import named_columns
 
 _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
@@ -67,6 +68,7 @@ METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
     "_pos": (POSITION_ID, pa.int64()),
     "_row_id": (ROW_ID, pa.int64()),
     "_last_updated_sequence_number": (SEQUENCE_ID, pa.int64()),
+    SHARES: (SHARE_ID, pa.float32()),  # read as nulls, then set
 }
 _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 

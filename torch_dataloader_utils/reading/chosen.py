@@ -15,6 +15,7 @@ from torch_dataloader_utils.reading.files import FileOpener
 
 # Columns that no file can name: of counts, and of a mask of live rows.
 COPIES, KEEP = "\0copies", "\0keep"
+SHARES = "_draws"  # the column that says how often a row is drawn on average, if it is asked for
 
 
 class RowMask(Protocol):
@@ -56,6 +57,12 @@ class RowCopies(Protocol):
 
     def report(self, files: Sequence[DataFile], opener: FileOpener, name: str) -> None:
         """Log what footers show to be odd about it, of these files; `name` is that of the data."""
+
+
+def with_shares(table: pa.Table, shares: npt.NDArray[np.float32]) -> pa.Table:
+    """The rows with how often each is drawn on average, float32 [rows]."""
+    place = table.column_names.index(SHARES)
+    return table.set_column(place, table.schema.field(place), as_arrow(shares))
 
 
 def kept(table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -68,6 +68,26 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _ENCODED_VALUES = 16_384  # vocabularies up to this size are read as dictionaries; beyond it, plain text is as fast
 
 
+class RowWeights(Protocol):
+    """By what the rows of a source are drawn; picklable.
+
+    Attributes:
+        text: a digest of the weights, and how many rows an epoch has.
+        in_words: how many rows an epoch draws.
+    """
+
+    @property
+    def text(self) -> str:
+        """See above."""
+
+    @property
+    def in_words(self) -> str:
+        """See above."""
+
+    def in_epoch(self, source: Source, epoch: int) -> Source:
+        """The source with the files and splits that an epoch reads."""
+
+
 @dataclass(frozen=True)
 class Source:
     """What a dataset reads; picklable.
@@ -91,6 +111,7 @@ class Source:
         counts_rows: whether a scan may count what a combination needs to know of its rows.
         limited: whether only the first of its rows are read, which no scan of tokens counts.
         unit: what a planned row is.
+        weights: by which rows are drawn in each epoch; None: each is read once.
     """
 
     files: tuple[DataFile, ...]
@@ -111,11 +132,16 @@ class Source:
     counts_rows: bool = field(default=False, repr=False, compare=False)
     limited: bool = field(default=False, repr=False, compare=False)
     unit: Unit = Unit.ROW
+    weights: RowWeights | None = field(default=None, repr=False, compare=False)
 
     @property
     def exact(self) -> bool:
         """Whether the planned row counts are those delivered."""
         return self.rows_are_final and self.unit.is_planned
+
+    def in_epoch(self, epoch: int) -> Source:
+        """What is read in an epoch: files and splits with as many rows as are drawn of them, if rows are drawn."""
+        return self if self.weights is None else self.weights.in_epoch(self, epoch)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:

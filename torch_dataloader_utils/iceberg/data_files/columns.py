@@ -18,6 +18,7 @@ from torch_dataloader_utils.schemas.merge import without_dictionaries
 # The specification reserves these.
 FILE_ID, POSITION_ID = 2147483646, 2147483645
 ROW_ID, SEQUENCE_ID = 2147483540, 2147483539
+SHARE_ID = -1  # of how often a row is drawn, which no file holds
 
 # Stands for the physical row numbers among a file's columns; no column can have this name.
 ROW_NUMBERS = "\0row numbers"
