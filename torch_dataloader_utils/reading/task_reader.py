@@ -343,6 +343,7 @@ class TaskReader:
         places, start = range(run.first, run.last), self._runs.start(run)
         before = np.cumsum([0, *map(draws.count, places)])
         drawn = np.concatenate([draws.rows(place) + first for place, first in zip(places, before, strict=False)])
+        table = table.slice(0, before[-1])  # a limit leaves out the rest
         if SHARES in table.column_names:
             table = with_shares(table, np.concatenate([draws.shares(place) for place in places]))
         of_rows = self._spec.draws
