@@ -78,7 +78,7 @@ def check(seen: Counter[int], values: Any, rows: Any, number: int) -> None:
         assert share - 1 - 1e-5 < seen[row] < share + 1 + 1e-5
 
 
-# ------------------------------------------------------------------------------------------------------ where it is read
+# ----------------------------------------------------------------------------------------------------- where it is read
 
 
 @pytest.mark.parametrize("mode", ["threads", Processes(), Processes(persistent=False)], ids=["threads", "kept", "new"])
@@ -180,7 +180,7 @@ def test_ranks_get_equal_steps_and_len_is_exact(open_loader: Callable[..., Any])
         check(seen, VALUES, EVERY, 60)
 
 
-# -------------------------------------------------------------------------------------------------------------- states
+# --------------------------------------------------------------------------------------------------------------- states
 
 
 def test_a_call_during_a_pass_holds_from_the_next_epoch(open_loader: Callable[..., Any]) -> None:
@@ -210,7 +210,7 @@ def test_a_state_has_a_digest_and_needs_the_weights_again(open_loader: Callable[
     with pytest.raises(CheckpointMismatchError, match=r"loader\.row_weights\(\)"):
         resumed.load_state_dict(state)
     resumed.set_row_weights(saved)  # of another number of rows
-    with pytest.raises(CheckpointMismatchError, match="33 of 60 rows.* in the state.*60 of 60 rows"):
+    with pytest.raises(CheckpointMismatchError, match=r"33 of 60 rows.* in the state.*60 of 60 rows"):
         resumed.load_state_dict(state)
     resumed.set_row_weights(saved, rows_per_epoch=33)  # the remedy
     resumed.load_state_dict(state)
@@ -236,8 +236,8 @@ def test_weights_of_a_state_can_be_set_in_the_middle_of_a_pass(open_loader: Call
     loader.set_row_weights(saved)
     loader.load_state_dict(state)
     assert [batch["id"].tolist() for batch in loader] == rest
-    with pytest.raises(CheckpointMismatchError):
-        loader.set_row_weights(np.arange(60.0))
+    loader.set_row_weights(np.arange(60.0))
+    with pytest.raises(CheckpointMismatchError, match="row_weights"):
         loader.load_state_dict(state)
 
 
@@ -335,7 +335,7 @@ def test_ranks_join_their_updates_and_their_errors(folder: str, tmp_path: Path) 
     assert one["after"] == other["after"] == expected.tolist()  # what failed has changed nothing
 
 
-# --------------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,19 @@ def test_what_decides_itself_how_often_rows_are_read(
 
 def test_a_mix_decides_how_many_rows_it_takes_of_each_dataset(folder: str) -> None:
     parts = [stream(folder, columns=["id"]) for _ in range(2)]
-    with pytest.raises(OptionError, match="batches='splits'"):
+    with pytest.raises(OptionError, match="batches='splits'") as raised:
         combine(parts, weights=Weights([1, 2]), **PLAIN).set_row_weights(np.ones(120))
+    (remedy,) = raised.value.remedies
+    loader = combine(parts, **remedy.applied(PLAIN))
+    loader.set_row_weights(np.ones(120))
+    assert Counter(ids(loader)) == Counter([*EVERY, *EVERY])
+
+
+def test_a_loader_that_follows_reads_each_row_once(table: Any, tmp_path: Path) -> None:
+    del table
+    source = Iceberg("ns.t", catalog=config_of(tmp_path))
+    with pytest.raises(OptionError, match="Leave out follow"):
+        stream(source.replace(follow=True), **PLAIN).set_row_weights(np.ones(100))
 
 
 @pytest.mark.parametrize(
