@@ -333,11 +333,15 @@ class ParquetFormat(Format):
         left = left_to_pyarrow(layout.metadata.metadata, [name for name in names if name in schema.names])
         return "the package itself" + (f"; pyarrow: {listed(left, 5)}" if left else "")
 
+    def kept(self, blob: bytes | memoryview) -> bytes | memoryview:
+        """The memory itself: thousands of footers are there once for all processes that share it."""
+        return blob
+
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
         """The columns with nulls, and the footer."""
-        return list(metadata.nulls.items()), metadata.file
+        return list(metadata.nulls.items()), bytes(metadata.file)
 
-    def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Footer:
+    def unpack_metadata(self, plain: Any, blob: bytes | memoryview, schema: pa.Schema) -> Footer:
         """The footer, unparsed."""
         return Footer(blob, {number: tuple(names) for number, names in plain})
 
