@@ -18,7 +18,13 @@ from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.dictionaries import dictionary_leaves, holds_codes
-from torch_dataloader_utils.formats.parquet.footer import Footer, checked_footer, list_values, row_group_ranges
+from torch_dataloader_utils.formats.parquet.footer import (
+    NO_NULLS,
+    Footer,
+    checked_footer,
+    list_values,
+    row_group_ranges,
+)
 from torch_dataloader_utils.formats.parquet.guards import (
     COARSE,
     FLOORED,
@@ -343,7 +349,7 @@ class ParquetFormat(Format):
 
     def unpack_metadata(self, plain: Any, blob: bytes | memoryview, schema: pa.Schema) -> Footer:
         """The footer, unparsed."""
-        return Footer(blob, {number: tuple(names) for number, names in plain})
+        return Footer(blob, {number: tuple(names) for number, names in plain} or NO_NULLS)
 
 
 FORMAT = ParquetFormat()

@@ -26,6 +26,9 @@ from torch_dataloader_utils.formats.parquet.guards import readable_types, withou
 # A Parquet footer with what plans need of it, so that thousands of files are planned without parsing one.
 
 
+NO_NULLS: Mapping[int, tuple[str, ...]] = {}  # one for thousands of footers
+
+
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Footer:
     """A footer, parsed when it is used; picklable.
