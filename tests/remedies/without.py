@@ -154,6 +154,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "row_weights/row_numbers:numbers_of_files",
         "reading/transforms:_check_schema",
         "sources/combine:_check_keys",
+        "sources/combine:_check_unweighted",
         "sources/combine:_check_same",
         "sources/combine:_check_within",
         "sources/combine:_structured",

@@ -156,6 +156,24 @@ def test_a_combination_by_splits_has_one_list_of_rows(folder: str) -> None:
     check(Counter(ids(loader)), VALUES[:25], range(25), 33)
 
 
+def test_parts_of_a_combination_have_no_weights_of_their_own(open_loader: Callable[..., Any]) -> None:
+    loader, other = open_loader(), open_loader()
+    loader.set_row_weights(VALUES)
+    with pytest.raises(OptionError, match="set_row_weights of the combination"):
+        combine([loader, other], batches="splits", **PLAIN)
+    within = combine([other, other], batches="splits", **PLAIN)
+    within.set_row_weights(np.ones(120))
+    with pytest.raises(OptionError, match="set_row_weights of the combination"):
+        combine([within, other], batches="splits", **PLAIN)
+
+
+def test_a_map_style_dataset_is_not_drawn(open_loader: Callable[..., Any]) -> None:
+    samples = [{"id": torch.tensor(row)} for row in range(7)]
+    loader = combine([open_loader(), samples], batches="splits", **PLAIN)
+    with pytest.raises(OptionError, match="map-style"):
+        loader.set_row_weights(np.ones(67))
+
+
 def test_rows_of_weight_0_are_not_read(open_loader: Callable[..., Any]) -> None:
     loader = open_loader()
     ids(loader)
@@ -301,12 +319,10 @@ def test_the_share_of_a_row_is_a_column(table: Any, tmp_path: Path) -> None:
         shares = {row: share for b in loader for row, share in zip(b["id"].tolist(), b["_draws"].tolist(), strict=True)}
         order = dict(zip(ids(stream(source, **PLAIN)), values, strict=True))
         assert shares == pytest.approx({row: 70 * order[row] / 5050 for row in shares}, rel=1e-5)
-        assert batch_dtype(loader) == torch.float32
+        assert loader.head(1)["_draws"].dtype == torch.float32
         loader.close()
-
-
-def batch_dtype(loader: Any) -> Any:
-    return loader.head(1)["_draws"].dtype
+    with pytest.raises(OptionError, match="decides nothing"):
+        stream(source, filters=[("_draws", ">", 1)], **PLAIN)
 
 
 def test_rows_of_text_have_their_numbers(tmp_path: Path) -> None:

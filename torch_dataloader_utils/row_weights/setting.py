@@ -13,6 +13,7 @@ from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.row_weights.row_numbers import given_rows, row_numbers
 from torch_dataloader_utils.row_weights.weighted import Line, WeightedRows
 from torch_dataloader_utils.row_weights.whole_weights import F64, WholeWeights, checked
@@ -66,6 +67,8 @@ def check(source: Source, options: Options) -> None:
             "of their classes.",
             remedies=[leave_out("class_weights")],
         )
+    if not all(isinstance(scan, ScanSpec) for scan in scans):
+        raise OptionError(f"{_CALL} with a map-style dataset: its rows are asked for one by one, and none is drawn.")
     if options.follow.follows:
         raise OptionError(
             f"{_CALL} with follow=True: a pass reads what was appended, and each row once.",

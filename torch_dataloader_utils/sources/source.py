@@ -30,7 +30,7 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.draws import Draws
 from torch_dataloader_utils.reading.encoded import read_encoded
@@ -365,6 +365,8 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     _warn_of_objects(converter)
     chosen, copies = options.features.chosen(manifest, options), options.features.copies(manifest, options)
     predicate_columns = _decisive_columns(manifest, chosen, copies)
+    if SHARES in predicate_columns:
+        raise OptionError(f"{SHARES!r} decides nothing: how often a row is drawn follows from the rows that are left.")
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     _check_values(manifest.schema, needed, given)
     scan = ScanSpec(
