@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils import Processes, stream
+from torch_dataloader_utils.distributed.ranks import several_on_node
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.formats.parquet import FORMAT
 from torch_dataloader_utils.sources import node_footers
@@ -242,3 +243,25 @@ def test_ranks_of_a_node_read_each_footer_once(files: str, layouts: list[str], m
         rank.close()
     del ranks, rank
     assert set(ours()) == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "several"),
+    [
+        ({}, False),
+        ({"LOCAL_WORLD_SIZE": "1"}, False),
+        ({"LOCAL_WORLD_SIZE": "8"}, True),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, True),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, False),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2),4"}, True),
+        ({"LOCAL_WORLD_SIZE": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, True),  # torchrun within a task of SLURM
+    ],
+)
+def test_launchers_tell_how_many_processes_a_node_has(
+    variables: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM", "OMPI", "MPI", "HOROVOD", "LOCAL_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert several_on_node() is several
