@@ -236,6 +236,38 @@ DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
 
+WEIGHT_OF = [row % 7 * (1 + row % 3) / 4 for row in EVERY]  # of each row, if they are drawn
+
+
+def weighted(rows_per_epoch: int | None = None, **options: Any) -> Callable[..., Any]:
+    """Makes loaders of the same rows, drawn by their weights; of those that filters leave."""
+
+    def make(path: str, **place: Any) -> Any:
+        loader = of_rows(**options)(path, **place)
+        kept = [WEIGHT_OF[row] for row in EVERY if "filters" not in options or row % 3]
+        loader.set_row_weights(kept, rows_per_epoch=rows_per_epoch)
+        return loader
+
+    return make
+
+
+def drawn(rows: int, which: Iterable[int]) -> Callable[[list[Seen]], None]:
+    """Each epoch has so many of these rows, each as often as its share is, rounded down or up, and not always so."""
+
+    def law(epochs: list[Seen]) -> None:
+        kept = set(which)
+        total = sum(WEIGHT_OF[row] for row in kept)
+        for seen in epochs:
+            assert seen.total() == rows
+            assert seen.keys() <= kept
+            for row in kept:
+                share = rows * WEIGHT_OF[row] / total
+                assert share - 1 < seen[row] < share + 1 or seen[row] == share
+        assert epochs[0] != epochs[1]
+
+    return law
+
+
 def one(law: Callable[[list[Seen]], None], held: Callable[[Any], list[Any]] = ids, **options: Any) -> Part:
     """A part that reads the files of `write_rows`; whether its rows are counted follows from the options."""
     uncounted = "batch_tokens" in options or "class_weights" in options or options.get("subset") == BY_NAME
@@ -264,6 +296,15 @@ OF_ONE = {
     "limit": one(each_once(range(43)), limit=43),
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
     "class weights": one(copies, class_weights={"label": WEIGHTS}),
+    "row weights": Part(
+        write_rows,
+        weighted(37, filters=LARGE, count_rows=True, even="pad"),
+        drawn(37, [row for row in EVERY if row % 3]),
+        ids,
+    ),
+    "draws of drawn rows": Part(
+        write_rows, weighted(90, columns=["id"], **DRAWS), with_draws(drawn(90, EVERY)), drawn_rows
+    ),
     "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
     "jagged": one(each_once(EVERY), keyed, **SPARSE),
     "images": one(each_once(EVERY), decoded, **IMAGES),

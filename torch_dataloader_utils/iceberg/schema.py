@@ -34,9 +34,10 @@ from pyiceberg.types import (
 )
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
-from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
+from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID, SHARE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 from torch_dataloader_utils.iceberg.metadata import OpenTable
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.reading.row_names import FILE_TYPE
 from torch_dataloader_utils.schemas.columns import named_columns
 from torch_dataloader_utils.sources.row_names import check_asked
@@ -69,6 +70,7 @@ METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
     "_pos": (POSITION_ID, pa.int64()),
     "_row_id": (ROW_ID, pa.int64()),
     "_last_updated_sequence_number": (SEQUENCE_ID, pa.int64()),
+    SHARES: (SHARE_ID, pa.float32()),  # read as nulls, then set
 }
 _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 

@@ -50,7 +50,7 @@ def described(dataset: str, here: Passes, options: Options, epoch: int, *, waits
         epoch: the epoch.
         waits: whether the next pass waits for rows that are appended to a table.
     """
-    return _Facts(here.source, options, here.planner, epoch, waits).description(dataset)
+    return _Facts(here.planner.source(epoch), options, here.planner, epoch, waits).description(dataset)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Facts:
 
     def description(self, dataset: str) -> Description:
         """The description; `dataset` is the name of the kind of dataset."""
-        source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks()
+        source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks(self.epoch)
         own = self._rank_plan(plan, world.rank)
         segments = [segment for file in source.files for segment in file.layout.segments]
         ranks = self._ranks(plan, own)
@@ -74,6 +74,7 @@ class _Facts:
         return Description(
             dataset=dataset, epoch=self.epoch, snapshot=snapshot, replay=replay, follow=self._follow,
             files=len(source.files), skipped=source.skipped, subset=subset_in_words(source),
+            weights="" if source.weights is None else source.weights.in_words,
             mix=self._mix(own, world.num_ranks),
             packing=self.options.pack.text, buckets=source.buckets, uncounted=self.options.uncounted,
             stored_bytes=sum(file.info.file_size for file in source.files),

@@ -25,7 +25,7 @@ from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, 
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 _DEFAULT = "default: "  # before a source of ranks that is none
-_SAID = ("snapshot", "follow", "replay", "subset", "mix")  # texts, each shown if there is something to say
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix")  # texts, each shown if there is something to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Description:
         replay: which older rows are read beside the appended ones; "" if none are.
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
+        weights: how many rows are drawn by their weights; "" if none are.
         mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
@@ -112,6 +113,7 @@ class Description:
     replay: str
     skipped: tuple[SkippedFile, ...]
     subset: str
+    weights: str
     mix: str
     packing: str
     uncounted: str

@@ -193,8 +193,8 @@ class SourceValue(Value):
     """What is read."""
 
 
-# Columns that name a row: the name of its file, and its number there.
-FILE, POSITION = "_file", "_pos"
+# Columns that can be added: the name of a row's file, the row's number there, and how often it is drawn on average.
+FILE, POSITION, SHARES = "_file", "_pos", "_draws"
 _columns_to_add = values(
     "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
 )
@@ -206,7 +206,7 @@ def _metadata_columns(name: str, given: Any) -> tuple[str, ...]:
 
 
 def _check_named(given: Sequence[str], what: str) -> None:
-    """Check that these are columns that name rows.
+    """Check that these are columns that can be added.
 
     Args:
         given: names of columns.
@@ -216,8 +216,8 @@ def _check_named(given: Sequence[str], what: str) -> None:
         OptionError: one is not.
     """
     for name in given:
-        if name not in (FILE, POSITION):
-            kept = [each for each in given if each in (FILE, POSITION)]
+        if name not in (FILE, POSITION, SHARES):
+            kept = [each for each in given if each in (FILE, POSITION, SHARES)]
             raise OptionError(
                 f"metadata_columns: {name!r}: {what} have {FILE!r} and {POSITION!r}, which name a row as long as its "
                 "file is not written again.",

@@ -15,7 +15,7 @@ from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import BlockReader, Stage
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
 from torch_dataloader_utils.reading.draws import DRAW, Draws
 from torch_dataloader_utils.reading.failures import Skipping
 from torch_dataloader_utils.reading.files import FileOpener
@@ -151,7 +151,7 @@ class ScanSpec:
     def columns_stand_alone(self) -> bool:
         """Whether each column can be converted without the others; those of a stack are joined afterwards."""
         shaped = self.selects_rows or self.transform is not None or self.arrow
-        return not shaped and bool(self.given.equals(self.schema))
+        return not shaped and SHARES not in self.schema.names and bool(self.given.equals(self.schema))
 
     @property
     def mark(self) -> str:

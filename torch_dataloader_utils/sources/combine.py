@@ -74,6 +74,7 @@ def _check_within(source: Source, label: str, options: Options) -> None:
     Raises:
         OptionError: they cannot.
     """
+    _check_unweighted(source, label)
     mix = source.group.mix if source.group is not None else MixOptions()
     for item in fields(MixOptions):
         value = getattr(mix, item.name)
@@ -324,6 +325,7 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
         )
     if scan.stage is not None:
         raise OptionError(f"{label} has {scan.stage.keyword}: pass it to combine, for all datasets.")
+    _check_unweighted(source, label)
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
     features, asked = options.features, options.shard.count_rows or source.counts_rows
@@ -337,6 +339,14 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
     return _Member(
         name, files, splits_of(files, options.split), scan, source.exact or counts is not None, Part(name=label)
     )
+
+
+def _check_unweighted(source: Source, label: str) -> None:
+    if source.weights is not None:
+        raise OptionError(
+            f"{label} has row weights, which are those of its own loader: call set_row_weights of the combination, "
+            "with the weights of all its rows."
+        )
 
 
 def _uncountable(scan: ScanSpec) -> Half | None:

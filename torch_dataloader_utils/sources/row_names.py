@@ -20,7 +20,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import Options, ReadOptions
 from torch_dataloader_utils.options.by_column import with_leaf
-from torch_dataloader_utils.options.sources import FILE, POSITION
+from torch_dataloader_utils.options.sources import FILE, POSITION, SHARES
 from torch_dataloader_utils.options.strings import Codes
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.row_names import FILE_FIELD, POSITION_FIELD, NumberedOpener
@@ -29,7 +29,7 @@ from torch_dataloader_utils.schemas.merge import is_text, plain_type
 from torch_dataloader_utils.storage import Storage
 
 _REMEMBERED = 1 << 16  # answers about segments
-_FIELDS = {FILE: FILE_FIELD, POSITION: POSITION_FIELD}
+_FIELDS = {FILE: FILE_FIELD, POSITION: POSITION_FIELD, SHARES: pa.field(SHARES, pa.float32())}
 
 
 def file_name(path: str, storage: Storage) -> str:

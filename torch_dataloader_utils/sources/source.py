@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -30,7 +30,7 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.draws import Draws
 from torch_dataloader_utils.reading.encoded import read_encoded
@@ -71,6 +71,26 @@ _LOG = logging.getLogger("torch_dataloader_utils")
 _ENCODED_VALUES = 16_384  # vocabularies up to this size are read as dictionaries; beyond it, plain text is as fast
 
 
+class RowWeights(Protocol):
+    """By what the rows of a source are drawn; picklable.
+
+    Attributes:
+        text: a digest of the weights, and how many rows an epoch has.
+        in_words: how many rows an epoch draws.
+    """
+
+    @property
+    def text(self) -> str:
+        """See above."""
+
+    @property
+    def in_words(self) -> str:
+        """See above."""
+
+    def in_epoch(self, source: Source, epoch: int) -> Source:
+        """The source with the files and splits that an epoch reads."""
+
+
 @dataclass(frozen=True)
 class Source:
     """What a dataset reads; picklable.
@@ -94,6 +114,7 @@ class Source:
         counts_rows: whether a scan may count what a combination needs to know of its rows.
         limited: whether only the first of its rows are read, which no scan of tokens counts.
         unit: what a planned row is.
+        weights: by which rows are drawn in each epoch; None: each is read once.
     """
 
     files: tuple[DataFile, ...]
@@ -114,11 +135,16 @@ class Source:
     counts_rows: bool = field(default=False, repr=False, compare=False)
     limited: bool = field(default=False, repr=False, compare=False)
     unit: Unit = Unit.ROW
+    weights: RowWeights | None = field(default=None, repr=False, compare=False)
 
     @property
     def exact(self) -> bool:
         """Whether the planned row counts are those delivered."""
         return self.rows_are_final and self.unit.is_planned
+
+    def in_epoch(self, epoch: int) -> Source:
+        """What is read in an epoch: files and splits with as many rows as are drawn of them, if rows are drawn."""
+        return self if self.weights is None else self.weights.in_epoch(self, epoch)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -363,6 +389,8 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     _warn_of_objects(converter)
     chosen, copies = options.features.chosen(manifest, options), options.features.copies(manifest, options)
     predicate_columns = _decisive_columns(manifest, chosen, copies)
+    if SHARES in predicate_columns:
+        raise OptionError(f"{SHARES!r} decides nothing: how often a row is drawn follows from the rows that are left.")
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     _check_values(manifest.schema, needed, given)
     scan = ScanSpec(

@@ -86,7 +86,7 @@ class TextFormat(Format):
         """The plan and the schema; the ranges, of which there may be very many, are computed from the plan."""
         return super().pack(replace(layout, segments=()), schema)
 
-    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
+    def unpack(self, data: bytes | memoryview) -> tuple[FileLayout, pa.Schema]:
         """The arguments that `pack` received."""
         layout, schema = super().unpack(data)
         return layout.metadata.layout(), schema
