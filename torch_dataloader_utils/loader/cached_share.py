@@ -44,15 +44,21 @@ def cached_share(source: Source, plan: Plan | None, epoch: int, world: World) ->
     here = ranks_of_node(world)
     share = NodeShare() if plan is None else node_share(plan, epoch, here)
     expected = share.expected_hits(room, stored)
-    kept = "all" if expected == 1 else f"{expected:.0%}, or more where not all columns are read,"
-    text = f"{in_bytes(room)} on this node: {kept} of what it reads in later epochs, once the first has filled it"
-    if not share.moves or expected == 1:
+    text = f"{in_bytes(room)}: {_part(expected)} of what this node reads in later epochs"
+    if expected == 1:
         return CachedShare(text)
-    stays = NodeShare(share.part).expected_hits(room, stored)
+    text += "; more if not all columns are read"
+    if not share.moves:
+        return CachedShare(text)
+    stays = NodeShare(len(here) / world.num_ranks).expected_hits(room, stored)
     advice = Advice(
-        f"the cache will hold only {expected:.0%} of what this node reads in an epoch: each epoch shares the data anew "
-        f"among {world.num_ranks // len(here)} nodes, so each of them caches a part of all data.",
+        f"the cache will hold only {_part(expected)} of what this node reads in an epoch: each epoch shares the data "
+        f"anew among {world.num_ranks // len(here)} nodes, so each of them caches a part of all data.",
         "Use sharding=Rotate(stick_to_shard=True), with which each rank shuffles a shard of its own, or shuffle=False: "
-        f"then it holds {stays:.0%}.",
+        f"then it holds {_part(stays)}.",
     )
     return CachedShare(text, advice)
+
+
+def _part(share: float) -> str:
+    return "all" if share == 1 else f"about {share:.0%}"

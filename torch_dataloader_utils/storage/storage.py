@@ -344,10 +344,10 @@ class Storage:
         The file need not be checked: what was planned from the footer of another version is found when its data is
         read. If bytes are missing or cannot be decoded, it is checked nevertheless, for a clear error.
         """
-        if self.local or self.cache is not None:
-            return self.open_data(file)
+        source = self.open_data(file)
+        if self.local:
+            return source
         with as_planned(file, self.remedy):
-            source = self._remote(file)
             source.prefetch([(max(0, source.size() - _TAIL), source.size())], keep=True)
         return source
 
