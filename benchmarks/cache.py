@@ -2,9 +2,9 @@
 
     python benchmarks/cache.py [--capacities 0 0.1 0.5 0.9] [--epochs 4] [--rate 100e6] [--latency 0.03]
 
-Two ranks, each a process, read 160 MiB through one folder, in file order and shuffled; 0 is without a cache, and `saved`
-is the share of its bytes that the store did not send. Seconds are those of the slower rank. In the last epoch, both
-ranks have been started again.
+Two ranks, each a process, read 160 MiB through one folder, in file order and shuffled; 0 is without a cache, and
+`saved` is the share of its bytes that the store did not send. Seconds are those of the slower rank. In the last epoch,
+both ranks have been started again.
 """
 
 from __future__ import annotations
