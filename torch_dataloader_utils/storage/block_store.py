@@ -175,7 +175,7 @@ class BlockStore:
     def _shrink(self) -> None:
         with self._counted() as count:
             if count.total > self.size_bytes:
-                self._count_again(count, 0)
+                self._count_again(count, shrink=True)
 
     @contextmanager
     def _counted(self) -> Iterator[_Count]:
@@ -185,14 +185,14 @@ class BlockStore:
             data = os.pread(descriptor, _COUNT.size, 0)
             count = _Count(*_COUNT.unpack(data)) if len(data) == _COUNT.size else _Count()
             if count.total < 0 or not 0 <= time.time() - count.counted < _RECOUNT_EVERY:
-                self._count_again(count, 0)
+                self._count_again(count)
             try:
                 yield count
             finally:
                 os.pwrite(descriptor, _COUNT.pack(count.total, count.counted, count.look), 0)
 
-    def _count_again(self, count: _Count, more: int) -> None:
-        """Count what is in the folder, and make room if `more` bytes do not fit."""
+    def _count_again(self, count: _Count, more: int = 0, *, shrink: bool = False) -> None:
+        """Count what is in the folder, and make room if `more` bytes do not fit; with `shrink`, whatever must go."""
         began = time.time()
         files = list(_block_files(self.folder))
         going = [file for file in files if file.unfinished and began - file.used > _ABANDONED]
@@ -200,9 +200,8 @@ class BlockStore:
         over = count.total + more - self.size_bytes
         if over > 0:
             blocks = [file for file in files if not file.unfinished]
-            # What is of use goes only where the limit was larger before, and not for what another job's limit allows.
-            since, needed = kept_since(self.folder), 0 if more else over
-            left = leaving(blocks, max(over, self.size_bytes // _SHARE), needed, since, began)
+            wanted, needed = max(over, self.size_bytes // _SHARE), over if shrink else 0
+            left = leaving(blocks, wanted, needed, kept_since(self.folder), began)
             count.total -= sum(file.size for file in left)
             going += left
             pause = min(max(_LOOK, (time.time() - began) / _LOOKING), _LONGEST_LOOK)

@@ -122,7 +122,7 @@ class RangeFile:
         if wanted and not missing:
             return
         self._blocks = [block for block in self._blocks if any(_shared(block, span) for span in wanted)]
-        pieces = [piece for joined in coalesced(missing, self._gap) for piece in cut(joined)]
+        pieces = [piece for joined in coalesced(missing, self._gap) for piece in cut(joined, LONGEST)]
         for (start, _), data in zip(pieces, self._get(pieces), strict=True):
             block = _Block(start, pa.py_buffer(data), 0)
             block.wanted = sys.maxsize if keep else sum(_shared(block, span) for span in missing)
@@ -162,7 +162,7 @@ class RangeFile:
             self._ahead = min(max(2 * self._ahead, _AHEAD_LEAST), _AHEAD_MOST)
             if not self._blocks:
                 end = min(max(end, start + self._ahead), self.size)
-        pieces = self._get(list(cut((start, end))))
+        pieces = self._get(list(cut((start, end), LONGEST)))
         data = pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         block = _Block(start, data, data.size)
         if end > stop:
@@ -259,7 +259,7 @@ def _shared(block: _Block, span: Range) -> int:
     return max(0, min(block.stop, span[1]) - max(block.start, span[0]))
 
 
-def cut(span: Range, longest: int = LONGEST) -> Iterator[Range]:
+def cut(span: Range, longest: int) -> Iterator[Range]:
     """A range in equal parts, none of more bytes than `longest`."""
     start, stop = span
     count = max(1, -(-(stop - start) // longest))
