@@ -22,6 +22,7 @@ from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.executors.workers import Workers
+from torch_dataloader_utils.iteration.cached_passes import CachedPasses
 from torch_dataloader_utils.iteration.failed_rows import FailedRows
 from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
@@ -295,6 +296,7 @@ class Passes:
         if not over.reported:
             over.reported = True
             if over.complete:
+                self._cached.complete()
                 _warn_of_unknown(over.epoch, self.meter.completed)
             self.hooks(PassEvent(over.epoch, *over.delivered, over.complete))
 
@@ -338,6 +340,7 @@ class Passes:
         self._workers = Workers(
             source.scan, source.by_key, worker if self.worker is None else replace(worker, num_workers=0)
         )
+        self._cached = CachedPasses(source, self.options)
 
     def move_to(self, source: Source) -> None:
         """Read another source, starting with the next pass that begins an epoch."""
@@ -381,6 +384,7 @@ class Passes:
             self.source = source
             return
         self._workers.close()
+        self._cached.close()
         self._read(source)
         self.meter.listed += source.listed
         self.meter.skipped = skipped_counts(source.skipped)
@@ -390,6 +394,7 @@ class Passes:
         """End the live pass and the worker processes; the next pass starts new ones."""
         with self.ended():
             self._workers.close()
+            self._cached.close()
 
     def _started(self, position: EpochPosition, clock: PassClock) -> Pass:
         """A pass of this rank's share from a position on; with peers, only once all ranks have the same plan."""
@@ -412,6 +417,7 @@ class Passes:
                 plan.rank, position.epoch, position.taken,
             )  # fmt: skip
         self.inherited = False
+        self._cached.begin(self.planner.world)
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
         workers.files = self.planner.source(position.epoch).by_key

@@ -25,7 +25,7 @@ from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, 
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 _DEFAULT = "default: "  # before a source of ranks that is none
-_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix")  # texts, each shown if there is something to say
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix", "cache")  # texts, each shown if there is something to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,7 @@ class Description:
         subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
         weights: how many rows are drawn by their weights; "" if none are.
         mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
+        cache: how much of later epochs a cache of this size holds; "" without one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
@@ -115,6 +116,7 @@ class Description:
     subset: str
     weights: str
     mix: str
+    cache: str
     packing: str
     uncounted: str
     buckets: str

@@ -89,6 +89,11 @@ class ScanSpec:
         """Whether the files are on this machine."""
         return self.storage.local
 
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """Where the files are."""
+        return (self.storage,)
+
     def with_places(self, keys: FileKeys | None = None) -> ScanSpec:
         """The scan that also reads the places of rows, by the names of files, or else their paths."""
         if self.keys is not None:
