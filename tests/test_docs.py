@@ -19,6 +19,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
+import torch_dataloader_utils as tdu
 from tests import forkrun
 from torch_dataloader_utils import DataLoaderUtilsError, errors
 from torch_dataloader_utils.cli.app import app
@@ -162,6 +163,33 @@ def test_speeds_of_the_readme_are_those_of_the_benchmarks():
         "torch-dataloader-utils 0.2.0": "tdu_020",
     }
     assert readme == {loader: f"{figures[name]['share']:.0%}" for loader, name in measured.items()}
+
+
+def documented(page: str) -> set[str]:
+    """The full names of what a page of the reference has from docstrings; a module without members stands for all."""
+    found = set()
+    for block in (ROOT / "docs" / page).read_text().split("::: ")[1:]:
+        members = re.search(r" members: \[(.*)\]", block)
+        owner = block.split()[0]
+        found |= {f"{owner}.{name}" for name in members[1].split(", ")} if members else {owner}
+    return found
+
+
+def test_the_reference_has_each_public_name_on_one_of_its_pages():
+    calls, extends = documented("reference.md"), documented("extending-reference.md")
+    assert calls & extends == set()
+    homes = {name: getattr(value, "__module__", "") for name in tdu.__all__ for value in [getattr(tdu, name)]}
+    missing = [
+        name
+        for name, home in homes.items()
+        if {f"{tdu.__name__}.{name}", home, f"{home}.{name}"}.isdisjoint(calls | extends)
+    ]
+    assert missing == []
+
+
+def test_each_page_is_in_the_navigation_and_in_one_tab():
+    pages = re.findall(r"[ :]([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(pages) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
 
 
 def test_the_site_links_to_the_repository_of_the_package():
