@@ -14,9 +14,7 @@ import tomllib
 import types
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 from typer.testing import CliRunner
 
 import torch_dataloader_utils as tdu
@@ -48,19 +46,6 @@ def data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(blocks(ROOT / "docs" / "quickstart.md", launched=False)[0], {})
     return tmp_path
-
-
-@pytest.fixture
-def events(data):
-    """The current directory holds `data` and a catalog with a table of four files of 2,500 rows after a delete."""
-    catalog = load_catalog("default", type="sql", uri="sqlite:///events.db", warehouse=str(data / "warehouse"))
-    catalog.create_namespace("my_db")
-    rows = pa.table({"id": range(2510), "region_id": [number % 10 for number in range(2510)]})
-    table = catalog.create_table("my_db.events", schema=rows.schema)
-    for _ in range(4):
-        table.append(rows)
-    table.delete("id < 10")
-    catalog.close()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, launched=False)], ids=lambda page: page.name)
@@ -96,7 +81,7 @@ def test_commands_of_a_page_run(page, data):
     [(page, number) for page in PAGES for number in range(len(blocks(page, launched=True)))],
     ids=lambda value: value.name if isinstance(value, Path) else str(value),
 )
-def test_launched_program_runs(page, number, events):
+def test_launched_program_runs(page, number, data):
     Path("train.py").write_text(blocks(page, launched=True)[number] + LEAVE)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
