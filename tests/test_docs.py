@@ -177,6 +177,28 @@ def test_each_page_is_in_the_navigation_and_in_one_tab():
     assert sorted(pages) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
 
 
+# What people search for -> the page that answers it, which has the word.
+SEARCHED = {
+    "standardise": "preprocessing",
+    "standardize": "preprocessing",
+    "unknown category": "preprocessing",
+    "sigterm": "cookbook/preemption",
+    "preemption": "cookbook/preemption",
+    "sft": "trainers",
+    "chat": "llm-training",
+    "inference": "cookbook/inference",
+    "trainpipeline": "cookbook/recommender",
+    "torchmetrics": "cookbook/evaluation",
+    "drop_last": "coming-from-torch-dataloader",
+    "hydra": "config-files",
+}
+
+
+@pytest.mark.parametrize(("words", "page"), SEARCHED.items())
+def test_a_page_has_the_words_by_which_it_is_searched(words, page):
+    assert words in (ROOT / "docs" / f"{page}.md").read_text().lower()
+
+
 def test_the_site_links_to_the_repository_of_the_package():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert f"\nrepo_url: {project['urls']['Repository']}\n" in (ROOT / "mkdocs.yml").read_text()
