@@ -1,4 +1,4 @@
-"""The programs that stand alone: each is started by the command in its docstring, makes its data and checks what it did."""
+"""The programs that stand alone: each makes its data and checks what it did, started as its docstring says."""
 
 from __future__ import annotations
 
