@@ -195,3 +195,10 @@ def test_every_dependency_has_an_exact_version_inside_its_range():
     for requirement in map(Requirement, wanted):
         if requirement.name != PROJECT["name"]:
             assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_files_are_read_without_what_only_unix_has():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "without_unix.py"], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
