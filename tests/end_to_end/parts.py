@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tests.transforms.test_images import SIZE, pixels_of, png
 from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
-from torch_dataloader_utils import Sample, StructuredDataset, Subsets, Transform
+from torch_dataloader_utils import Sample, StructuredDataset, Subsets, Transform, Windows
 from torch_dataloader_utils.class_weights.draws import ClassDraw
 from torch_dataloader_utils.hashing import Choice, name_hash
 from torch_dataloader_utils.options import SubsetOptions
@@ -215,6 +215,17 @@ def with_draws(law: Callable[[list[Seen]], None]) -> Callable[[list[Seen]], None
     return drawn
 
 
+def windows_of(batch: Any) -> list[tuple[int, ...]]:
+    """The real windows of the batch, the past before the future, with their padding."""
+    real = batch.get("valid", slice(None))
+    return [tuple(rows) for rows in np.concatenate([batch["id"], batch["id_future"]], axis=1)[real].tolist()]
+
+
+def edged(row: int) -> tuple[int, ...]:
+    """The window of an anchor of every second row, whose padding repeats the nearest row."""
+    return tuple(min(max(row + step, 0), len(EVERY) - 1) for step in range(-5, 3))
+
+
 TRAIN = Subsets({"train": 0.7, "val": 0.3})["train"]
 BY_NAME = TRAIN.replace(by="name")
 FRACTION = Sample(0.7)
@@ -224,6 +235,7 @@ IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages(
 FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_errors=1.0)}
 LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
 DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
+WINDOWS: dict[str, Any] = {"sequences": Windows(6, order="id", horizon=2, stride=2, pad="edge")}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
 
@@ -256,6 +268,8 @@ OF_ONE = {
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
     "class weights": one(copies, class_weights={"label": WEIGHTS}),
     "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
+    "windows": one(each_once(map(edged, EVERY[::2])), windows_of, **WINDOWS),
+    "windows, padded": one(each_once(map(edged, EVERY[::2])), windows_of, even="pad", **WINDOWS),
     "jagged": one(each_once(EVERY), keyed, **SPARSE),
     "images": one(each_once(EVERY), decoded, **IMAGES),
     "tokens": one(each_once(EVERY), tokenized, **TOKENS),

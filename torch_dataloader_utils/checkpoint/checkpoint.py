@@ -143,7 +143,7 @@ def difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
 
 # The part of a state that identifies its data: digests and short texts, without secrets.
 
-_BUCKETS, _PREPROCESS = "buckets", "preprocess"
+_BUCKETS, _PREPROCESS, _SEQUENCES = "buckets", "preprocess", "sequences"
 _GREW_FROM = ", which grew from "
 SKIPPED = "skipped"  # the files that are left out: they explain another list of files
 
@@ -178,7 +178,13 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    texts = {"subset": source.subset, "pack": options.pack.text, _BUCKETS: source.buckets, _PREPROCESS: scan.mark}
+    texts = {
+        "subset": source.subset,
+        "pack": options.pack.text,
+        _SEQUENCES: options.sequence.text,
+        _BUCKETS: source.buckets,
+        _PREPROCESS: scan.mark,
+    }
     for name, text in texts.items():
         components[name] = ([text] if text else [], short(text))
     if scan.marks_before:
@@ -195,7 +201,7 @@ def digest_of(parts: Sequence[str]) -> str:
 
 
 # Components that states did not have at first unless there was something to tell.
-_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, _PREPROCESS, SKIPPED), digest_of([]))
+_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, _PREPROCESS, _SEQUENCES, SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:

@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.groups import (
 from torch_dataloader_utils.options.mix import MixOptions, of_weights, weights_of
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
+from torch_dataloader_utils.options.sequences import SequenceOptions
 from torch_dataloader_utils.options.sharding import sharding_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions, shuffle_of
 from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue, check_catalog
@@ -57,6 +58,7 @@ class Options:
     batch: BatchOptions
     bucket: BucketOptions
     pack: PackOptions
+    sequence: SequenceOptions
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions

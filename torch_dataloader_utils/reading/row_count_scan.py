@@ -196,7 +196,7 @@ def scan_row_counts(
     def work(reader: TaskReader, file: DataFileInfo, place: int) -> int:
         return _segment(reader, file, place, collected.values(), lists)
 
-    live = _over_segments(spec, files, sharing, threads, over, work)
+    live = over_segments(spec, files, sharing, threads, over, work)
     counts = RowCounts(
         _digest(files),
         {place: tuple(rows) for place, rows in live.items()},
@@ -227,11 +227,11 @@ def scan_labels(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, thr
             check_labels(column, len(counts))
         return rows
 
-    _over_segments(narrow, files, sharing, threads, over, work)
+    over_segments(narrow, files, sharing, threads, over, work)
     return RowCounts(_digest(files), labels=counts)
 
 
-def _over_segments(
+def over_segments(
     spec: ScanSpec,
     files: Sequence[DataFile],
     sharing: Sharing,

@@ -260,15 +260,16 @@ def _sharing(options: Options, sharers: Sharers) -> Sharing:
 def _row_counts(
     scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool, key: str | None
 ) -> RowCounts:
-    over = _over_segments(scan, options, "counting rows" if count else "collecting values")
-    return scan_row_counts(scan, files, sharing, _scanning_threads(scan), over, key if count else None)
+    over = progress_over(scan, options, "counting rows" if count else "collecting values")
+    return scan_row_counts(scan, files, sharing, scanning_threads(scan), over, key if count else None)
 
 
-def _scanning_threads(scan: ScanSpec) -> int:
+def scanning_threads(scan: ScanSpec) -> int:
+    """How many threads read a scan fastest."""
     return usable_cores() if scan.storage.local else REMOTE_SCANS
 
 
-def _over_segments(scan: ScanSpec, options: Options, work: str) -> Over:
+def progress_over(scan: ScanSpec, options: Options, work: str) -> Over:
     """Shows the progress of this work over segments."""
     return partial(progress_of(options).over, work=work, unit=f"{scan.opener.segment_name}s")
 
@@ -281,8 +282,8 @@ def _counts(
     made = _row_counts(scan, files, sharing, options, count, key) if scans else RowCounts()
     if scan.copies is None or not scan.copies.unlearned:
         return made
-    over = _over_segments(scan, options, "counting labels")
-    labels = scan_labels(scan, files, sharing, _scanning_threads(scan), over)
+    over = progress_over(scan, options, "counting labels")
+    labels = scan_labels(scan, files, sharing, scanning_threads(scan), over)
     return replace(made, of=labels.of, labels=labels.labels)
 
 
@@ -340,6 +341,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     chosen, copies = options.features.chosen(manifest, options), options.features.copies(manifest, options)
     predicate_columns = _decisive_columns(manifest, chosen, copies)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
+    needed |= set(options.features.needed(manifest.schema))
     _check_values(manifest.schema, needed, given)
     scan = ScanSpec(
         opener=manifest.opener,

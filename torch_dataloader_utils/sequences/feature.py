@@ -1,0 +1,222 @@
+"""Windows over time as a feature: checked against the columns that are read, and what they change of a loader."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from torch_dataloader_utils.batching.batches import BatchMaker
+from torch_dataloader_utils.convert.plan import pad_value
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, use
+from torch_dataloader_utils.feature import Feature
+from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.options.sequences import EDGE, Windows
+from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.reading.row_count_scan import RowCounts, with_counts
+from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.schemas.columns import available_columns, find_path, top_level
+from torch_dataloader_utils.sequences.batches import WindowMaker
+from torch_dataloader_utils.sequences.columns import FUTURE, VALID_FUTURE, VALID_PAST, WindowKeys
+from torch_dataloader_utils.sequences.runs import TimeRuns
+from torch_dataloader_utils.sequences.scan import Clustered, TimeColumn, clustered, time_column
+from torch_dataloader_utils.sequences.stage import WindowStage
+from torch_dataloader_utils.sources.agreement import sharers_of, sharing_of
+from torch_dataloader_utils.sources.source import Source, progress_over, scanning_threads, splits_of
+
+_LOG = logging.getLogger("torch_dataloader_utils")
+_WORK = "finding windows"
+
+
+@dataclass(frozen=True)
+class TimeWindows(Feature):
+    """Windows of rows that follow one another in time. A row of a plan is the anchor of one.
+
+    Attributes:
+        windows: which there are.
+    """
+
+    windows: Windows
+
+    def needed(self, schema: pa.Schema) -> Sequence[str]:
+        """The columns of keys and times.
+
+        Raises:
+            ColumnNotFoundError: there is no such column.
+        """
+        for name in (*self.windows.keys, self.windows.order):
+            if find_path(schema, name) is None:
+                role = "order" if name == self.windows.order else "by"
+                raise ColumnNotFoundError(
+                    f"Windows({role}={name!r}): no such column: {available_columns(schema, name)}"
+                )
+        return [top_level(schema, name) for name in (*self.windows.keys, self.windows.order)]
+
+    def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
+        """The windows of these rows.
+
+        Raises:
+            ColumnNotFoundError, UnsupportedTypeError, OptionError: they cannot be made of the columns.
+        """
+        scan = source.scan
+        assert isinstance(scan, ScanSpec)
+        time = time_column(self.windows, scan.schema)
+        window_keys = keys_of(self.windows, keys, scan.report(), options)
+        _check_subset(self.windows, options)
+        found = self._found(scan, source.files, time, options)
+        runs = TimeRuns(self.windows, found.first, found.rows)
+        files = _counted(source.files, found.live)
+        planned = _counted(source.files, _anchors(runs, found.live))
+        before = _running([file.info.record_count or 0 for file in planned])
+        stage = WindowStage(
+            runs,
+            window_keys,
+            files,
+            dict(zip((file.info.key for file in planned), before, strict=False)),
+            scan.valid_key,
+        )
+        splits = splits_of(planned, options.split)
+        if not splits:
+            _LOG.warning(
+                "%s: no run has the %d rows of a window; the loader is empty", ", ".join(source.paths) or "the data",
+                sum(self.windows.least),
+            )  # fmt: skip
+        scan = replace(_without(scan, self.needed(scan.schema)), stage=stage)
+        scan = scan.planned(len(splits), by_number=True)
+        of_batches = window_keys.of_batches(self.windows.horizon)
+        of_batches = of_batches if scan.valid_key is None else (*of_batches, scan.valid_key)
+        return replace(source, files=planned, splits=splits, scan=scan, keys=of_batches, rows_are_final=True)
+
+    def _found(self, scan: ScanSpec, files: Sequence[DataFile], time: TimeColumn, options: Options) -> Clustered:
+        """The runs of the data.
+
+        Raises:
+            OptionError: they are not in the order of keys and times.
+        """
+        sharing = sharing_of(sharers_of(options), "exchange the runs of their windows", _WORK)
+        over = progress_over(scan, options, _WORK)
+        found = clustered(scan, files, (self.windows, time), sharing, scanning_threads(scan), over)
+        if found.why:
+            key = ", ".join(self.windows.keys)
+            raise OptionError(
+                f"sequences: {found.why}. Windows are read in place where the rows of a key are together, in the order "
+                f"of {self.windows.order!r}: sort the data by {f'{key}, ' if key else ''}{self.windows.order}."
+            )
+        return found
+
+    def batches(self, maker: BatchMaker) -> BatchMaker:
+        """Batches of windows."""
+        return WindowMaker(maker, self.windows)
+
+
+def time_windows(options: Options) -> TimeWindows | None:
+    """The feature of `sequences`; None without it."""
+    windows = options.sequence.sequences
+    return None if windows is None else TimeWindows(windows)
+
+
+def keys_of(
+    windows: Windows, keys: Sequence[str], report: Mapping[str, Mapping[str, Any]], options: Options
+) -> WindowKeys:
+    """The keys of batches; checks that windows can be made of these columns.
+
+    Args:
+        windows: which windows there are.
+        keys: of the rows.
+        report: the content of the rows by key.
+        options: of the loader.
+
+    Raises:
+        ColumnNotFoundError: a column that is named does not exist.
+        UnsupportedTypeError: windows cannot be made of a column.
+        OptionError: a key is there twice, or a column cannot hold what is to fill it.
+    """
+    pads = windows.pad if isinstance(windows.pad, Mapping) else {}
+    for role, named in (("static", windows.static), ("future", windows.future or ()), ("pad", pads)):
+        for name in named:
+            if name not in keys:
+                raise ColumnNotFoundError(
+                    f"Windows({role}=): batches have no key {name!r}: expected one of {list(keys)}."
+                )
+    static = tuple(key for key in keys if key in windows.static or key in windows.keys)
+    past = tuple(key for key in keys if key not in static)
+    if not past:
+        raise OptionError(f"sequences: all columns of batches, {list(keys)}, have one value for a window: read others.")
+    _check_numbers(windows, {key: report[key] for key in past})
+    future = past if windows.future is None else tuple(key for key in past if key in windows.future)
+    future = future if windows.horizon else ()
+    padded = windows.pad is not None
+    fills = {key: _fill(windows, key, report[key]) for key in past} if padded and windows.pad != EDGE else {}
+    made = WindowKeys(past, future, static, fills, padded, tuple(keys))
+    mask = [options.batch.valid_key] if repeats_rows(options) else []
+    of_batches = [*made.of_batches(windows.horizon), *mask]
+    twice = next((key for place, key in enumerate(of_batches) if key in of_batches[:place]), None)
+    if twice is not None:
+        added = f"the keys that end in {FUTURE}, {VALID_PAST} and {VALID_FUTURE}"
+        raise OptionError(f"sequences: {twice!r} would be twice in batches: it adds {added}. Rename the column.")
+    return made
+
+
+def _check_numbers(windows: Windows, contents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that windows can be made of these keys: numbers, and lists of one length."""
+    kinds = {key: of.get("arrow", of["kind"]) for key, of in contents.items() if of["kind"] != "dense"}
+    if not kinds:
+        return
+    all_text = all(str(kind) in ("string", "large_string") for kind in kinds.values())
+    static = windows.replace(static=[*windows.static, *kinds])
+    raise UnsupportedTypeError(
+        f"sequences: {listed(f'column {key!r} is of type {kind}' for key, kind in kinds.items())}, but windows are made "
+        "of numbers, and of lists of one length.",
+        remedies=[
+            *([use("whole numbers", strings="codes")] if all_text else []),
+            use("one value for a window", sequences=static),
+        ],
+    )
+
+
+def _fill(windows: Windows, key: str, content: Mapping[str, Any]) -> Any:
+    value = windows.pad.get(key, 0) if isinstance(windows.pad, Mapping) else windows.pad
+    ways = [use(sequences=windows.replace(pad=EDGE)), use(sequences=windows.replace(pad={key: 0}))]
+    return pad_value(f"Windows(pad={shown(value)}) in column {key!r}", value, np.dtype(content["dtype"]), *ways)
+
+
+def _check_subset(windows: Windows, options: Options) -> None:
+    """Check that a subset takes whole sequences."""
+    subset = options.subset
+    if not subset.by_hash or (subset.by is not None and set(subset.by) <= set(windows.keys)):
+        return
+    ways = [use("takes whole sequences", **subset.hashed(by=list(windows.keys)))] if windows.keys else []
+    raise OptionError(
+        f"sequences with a subset by {'place' if subset.by is None else ', '.join(map(repr, subset.by))}: rows of one "
+        "sequence would be in several subsets, and windows of one would hold rows of another.",
+        remedies=ways or [use(filters=[(windows.order, "<", 0)], without=["subset"])],
+    )
+
+
+def _counted(files: Sequence[DataFile], counts: Sequence[Sequence[int]]) -> tuple[DataFile, ...]:
+    """The files with these counts of their segments; without those that have none."""
+    return with_counts(files, RowCounts(live_rows={place: tuple(of) for place, of in enumerate(counts)}))
+
+
+def _anchors(runs: TimeRuns, live: Sequence[Sequence[int]]) -> list[list[int]]:
+    """How many windows have their anchor in each segment, of each file."""
+    ends = np.cumsum([0, *(rows for of_file in live for rows in of_file)])
+    counts = iter(np.diff(runs.anchors_before(ends)).tolist())
+    return [[next(counts) for _ in of_file] for of_file in live]
+
+
+def _running(counts: Sequence[int]) -> list[int]:
+    return [0, *np.cumsum(counts).tolist()]
+
+
+def _without(scan: ScanSpec, names: Sequence[str]) -> ScanSpec:
+    """The scan that reads these columns no more, unless they are delivered or decide which rows are."""
+    kept = {top_level(scan.schema, item.name) for item in scan.given} | set(scan.predicate_columns)
+    gone = set(names) - kept
+    schema = pa.schema([item for item in scan.schema if item.name not in gone])
+    return replace(scan, schema=schema, partition_names=scan.partition_names - gone, encoded=scan.encoded - gone)

@@ -1,0 +1,135 @@
+"""From tasks over anchors to blocks of windows: what is read for them, and what a window has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, split_of, split_pieces
+from torch_dataloader_utils.reading.blocks import Block, PieceReader
+from torch_dataloader_utils.reading.windows import places_of, spans_of
+from torch_dataloader_utils.rows import I64
+from torch_dataloader_utils.sequences.columns import FUTURE, VALID_PAST, WINDOWS, WindowedRows, WindowKeys
+from torch_dataloader_utils.sequences.runs import TimeRuns
+
+_APART = 256  # rows between windows that are read rather than left out
+
+
+@dataclass(frozen=True)
+class WindowStage:
+    """Makes windows of rows; picklable.
+
+    Attributes:
+        runs: which windows there are.
+        keys: of batches.
+        files: the files with the counts of their live rows, in order; tasks have those of their windows.
+        windows_before: file -> the number of the windows in the files before it.
+        valid_key: the key of the mask of real windows; None if there is none.
+    """
+
+    runs: TimeRuns
+    keys: WindowKeys
+    files: tuple[DataFile, ...]
+    windows_before: Mapping[FileKey, int]
+    valid_key: str | None
+    keyword: ClassVar[str] = "sequences"
+
+    def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The content of batches by key."""
+        windows, made = self.runs.windows, {}
+        for key, content in rows.items():
+            made[key] = dict(content) if key in self.keys.static else _widened(content, windows.length)
+            if key in self.keys.future:
+                made[key + FUTURE] = _widened(content, windows.horizon)
+        for key in self.keys.of_batches(windows.horizon):
+            width = windows.length if key == VALID_PAST else windows.horizon
+            made.setdefault(key, {"kind": "dense", "dtype": "bool", "shape": f"[B, {width}]"})
+        return made
+
+    def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> WindowTaskReader:
+        """A reader of windows, by this reader of rows."""
+        return WindowTaskReader(reader.over({file.info.key: file for file in self.files}), self)
+
+    @cached_property
+    def rows_before(self) -> I64:
+        """How many live rows are before each file, and in all: int64 [files + 1]."""
+        return np.cumsum([0, *(file.layout.plan_starts()[-1] for file in self.files)])
+
+
+def _widened(content: Mapping[str, Any], width: int) -> dict[str, Any]:
+    shape = str(content["shape"])
+    return {**content, "shape": f"[B, {width}{shape.removeprefix('[B')}"}
+
+
+class WindowTaskReader:
+    """Executes tasks over anchors. One per thread or process.
+
+    Args:
+        reader: reads rows, of files with the counts of their live rows.
+        stage: says which windows there are.
+    """
+
+    def __init__(self, reader: PieceReader, stage: WindowStage) -> None:
+        self._reader, self._stage = reader, stage
+
+    def block(self, task: Task) -> Block:
+        """The task's windows."""
+        stage, pieces = self._stage, list(split_pieces(task.pieces))
+        found = stage.runs.of(np.concatenate([np.zeros(0, np.int64), *map(self._numbers, pieces)]))
+        reads, first = self._reads(found.rows - found.before, found.rows + found.after + 1)
+        block, _ = self._reader.read(reads, task.pad, task.epoch)
+        recorder().enter("shuffle")
+        order = places_of(task.pieces, iter(spans_of([len(piece) for piece in pieces])))
+        anchors = (found.rows - first)[order]
+        spans = np.stack([anchors, found.before[order], found.after[order]], axis=1)
+        columns = cast("dict[str, Any]", block.columns)
+        made: dict[str, Any] = {key: columns[key].take(anchors) for key in stage.keys.static}
+        if stage.valid_key is not None:
+            made[stage.valid_key] = columns[stage.valid_key].take(anchors)
+        past = {key: cast("Dense", columns[key]).array for key in stage.keys.past}
+        return Block.of_columns(len(spans), {**made, WINDOWS: cast("Any", WindowedRows(past, spans, stage.keys))})
+
+    def share(self, task: Task) -> None:
+        """None: one reader reads the rows of a task."""
+
+    def read_columns(self, task: Task, add: Callable[[dict[str, Column]], None]) -> int | None:
+        """None: windows share their rows."""
+        return None
+
+    def close(self) -> None:
+        """Close the open files."""
+        self._reader.close()
+
+    def _numbers(self, piece: Piece) -> I64:
+        """The numbers of a piece's windows among all."""
+        assert piece.rows is not None
+        return piece.rows.numbers() + self._stage.windows_before[split_of(piece).file.key]
+
+    def _reads(self, first: I64, stop: I64) -> tuple[list[Piece], I64]:
+        """What holds all these ranges of live rows; and of each, by how much numbers in the block are smaller."""
+        order = np.argsort(first, kind="stable")
+        ends = np.maximum.accumulate(stop[order])
+        begins = np.flatnonzero(np.concatenate([[True], first[order][1:] > ends[:-1] + _APART]))
+        starts, stops = first[order][begins], ends[np.append(begins[1:] - 1, len(ends) - 1)]
+        before = np.cumsum([0, *(stops - starts)])
+        pieces = [piece for span in zip(starts.tolist(), stops.tolist(), strict=True) for piece in self._pieces(*span)]
+        span = np.searchsorted(starts, first, "right") - 1
+        return pieces, (starts - before[:-1])[span]
+
+    def _pieces(self, start: int, stop: int) -> Sequence[Piece]:
+        """The pieces of files that hold the live rows `[start, stop)`."""
+        stage, pieces = self._stage, []
+        place = int(np.searchsorted(stage.rows_before, start, "right")) - 1
+        while start < stop:
+            base, end = stage.rows_before[place : place + 2].tolist()
+            rows = Rows(start - base, min(stop, end) - base)
+            if len(rows):
+                pieces.append(Piece(Split(stage.files[place].info, rows), rows))
+            start, place = max(start, end) if end < stop else stop, place + 1
+        return pieces
