@@ -326,6 +326,7 @@ CALLS: dict[str, Failing] = {
     "sequences with a subset by place": Failing(
         {"sequences": PAIRS.replace(by="word"), "subset": SIDES["a"], "columns": ["id"]}, path="runs"
     ),
+    "sequences of rows that lie apart": Failing({"sequences": PAIRS.replace(by="word"), "columns": ["id"]}),
     "sequences ordered by nulls": Failing({"sequences": PAIRS.replace(order="holes"), "columns": ["id"]}, path="holes"),
     "batch_tokens with pack": Failing({"batch_tokens": Buckets(64, by="ids"), **PACK}, path="tokens"),
     "batch_tokens with last_batch": Failing(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,22 +14,25 @@ import pyarrow as pa
 
 from torch_dataloader_utils.batching.batches import BatchMaker
 from torch_dataloader_utils.convert.plan import pad_value
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, use
+from torch_dataloader_utils.errors import ColumnNotFoundError, Example, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import Options, repeats_rows
 from torch_dataloader_utils.options.sequences import EDGE, Windows
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
+from torch_dataloader_utils.reading.transforms import reads_place
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, top_level
 from torch_dataloader_utils.sequences.batches import WindowMaker
 from torch_dataloader_utils.sequences.columns import FUTURE, VALID_FUTURE, VALID_PAST, WindowKeys
 from torch_dataloader_utils.sequences.runs import TimeRuns
 from torch_dataloader_utils.sequences.scan import Clustered, TimeColumn, clustered, time_column
+from torch_dataloader_utils.sequences.sorting import RowOrder, SortedCopy
 from torch_dataloader_utils.sequences.stage import WindowStage
 from torch_dataloader_utils.sources.agreement import sharers_of, sharing_of
-from torch_dataloader_utils.sources.source import Source, progress_over, scanning_threads, splits_of
+from torch_dataloader_utils.sources.source import Source, open_files, progress_over, scanning_threads, splits_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _WORK = "finding windows"
@@ -68,7 +73,15 @@ class TimeWindows(Feature):
         time = time_column(self.windows, scan.schema)
         window_keys = keys_of(self.windows, keys, scan.report(), options)
         _check_subset(self.windows, options)
+        copy = self._copy(source, scan, time, options)
+        if copy is not None and copy.is_there:
+            return self._of_copy(copy, source, scan, options)
         found = self._found(scan, source.files, time, options)
+        if found.why:
+            if copy is None:
+                raise self._not_in_order(found.why)
+            copy.write(progress_over(scan, options, "sorting rows"))
+            return self._of_copy(copy, source, scan, options)
         runs = TimeRuns(self.windows, found.first, found.rows)
         files = _counted(source.files, found.live)
         planned = _counted(source.files, _anchors(runs, found.live))
@@ -93,21 +106,49 @@ class TimeWindows(Feature):
         return replace(source, files=planned, splits=splits, scan=scan, keys=of_batches, rows_are_final=True)
 
     def _found(self, scan: ScanSpec, files: Sequence[DataFile], time: TimeColumn, options: Options) -> Clustered:
-        """The runs of the data.
-
-        Raises:
-            OptionError: they are not in the order of keys and times.
-        """
+        """The runs of the data."""
         sharing = sharing_of(sharers_of(options), "exchange the runs of their windows", _WORK)
         over = progress_over(scan, options, _WORK)
-        found = clustered(scan, files, (self.windows, time), sharing, scanning_threads(scan), over)
-        if found.why:
-            key = ", ".join(self.windows.keys)
+        return clustered(scan, files, (self.windows, time), sharing, scanning_threads(scan), over)
+
+    def _not_in_order(self, why: str) -> OptionError:
+        windows, key = self.windows, ", ".join(self.windows.keys)
+        folder = Example("folder", os.path.join(tempfile.gettempdir(), "sorted"))
+        return OptionError(
+            f"sequences: {why}. Windows are read in place where the rows of a key are together, in the order of "
+            f"{windows.order!r}: sort the data by {f'{key}, ' if key else ''}{windows.order}, or let a sorted copy be "
+            f"written, once, to a local folder, by Windows(..., sort={folder!r}).",
+            remedies=[use(sequences={**windows.to_dict(), "sort": folder})],
+        )
+
+    def _copy(self, source: Source, scan: ScanSpec, time: TimeColumn, options: Options) -> SortedCopy | None:
+        """The sorted copy, if one is asked for.
+
+        Raises:
+            OptionError: a transform knows rows by their places, which a copy does not keep.
+        """
+        if self.windows.sort is None:
+            return None
+        if reads_place(scan.transform):
             raise OptionError(
-                f"sequences: {found.why}. Windows are read in place where the rows of a key are together, in the order "
-                f"of {self.windows.order!r}: sort the data by {f'{key}, ' if key else ''}{self.windows.order}."
+                "Windows(sort=) with a transform that was fitted on the same rows, such as TargetEncode: it knows them "
+                "by their places in the files, which differ in a sorted copy. Sort the data before they are fitted.",
             )
-        return found
+        identity = "; ".join((source.origin, options.subset.text, options.convert.nulls_text))
+        return SortedCopy(scan, source.files, RowOrder(self.windows, time), self.windows.sort, identity)
+
+    def _of_copy(self, copy: SortedCopy, source: Source, scan: ScanSpec, options: Options) -> Source:
+        """The windows of the sorted copy."""
+        given = tuple(item.name for item in scan.given if item.name != PLACE)
+        of_source = ("filters", "schema", "storage_options", "filesystem", "manifest", "cache", "format_options")
+        plain: dict[str, Any] = {**dict.fromkeys((*of_source, "partitioning")), "format": "ipc", "on_error": "raise"}
+        read = replace(options.read, columns=given, **plain)
+        subset = replace(options.subset, subset=None, fraction=None)
+        sequence = replace(options.sequence, sequences=self.windows.replace(sort=None))
+        options = replace(options, read=read, subset=subset, sequence=sequence)
+        made = open_files(copy.path, replace(options, features=options.features.of(options)))
+        kept = ("origin", "skipped", "paths", "snapshot", "listing", "subset", "listed")
+        return replace(made, **{name: getattr(source, name) for name in kept})
 
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """Batches of windows."""
@@ -170,8 +211,8 @@ def _check_numbers(windows: Windows, contents: Mapping[str, Mapping[str, Any]]) 
     all_text = all(str(kind) in ("string", "large_string") for kind in kinds.values())
     static = windows.replace(static=[*windows.static, *kinds])
     raise UnsupportedTypeError(
-        f"sequences: {listed(f'column {key!r} is of type {kind}' for key, kind in kinds.items())}, but windows are made "
-        "of numbers, and of lists of one length.",
+        f"sequences: {listed(f'column {key!r} is of type {kind}' for key, kind in kinds.items())}, but windows are "
+        "made of numbers, and of lists of one length.",
         remedies=[
             *([use("whole numbers", strings="codes")] if all_text else []),
             use("one value for a window", sequences=static),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -165,7 +165,7 @@ def clustered(
         OptionError: a key or a time is null; names the file.
     """
     windows, time = of
-    spec = _of_columns(scan, [*windows.keys, windows.order])
+    spec = live_columns(scan, [*windows.keys, windows.order])
 
     def work(reader: TaskReader, file: DataFileInfo, place: int) -> SegmentRuns:
         return segment_runs(reader.live(file.key, place)[1], windows, time, file.path)
@@ -178,11 +178,17 @@ def clustered(
     return joined_runs([found[place] for place in range(len(files))], time, [file.info.path for file in files])
 
 
-def _of_columns(scan: ScanSpec, names: Sequence[str]) -> ScanSpec:
-    """The scan of these columns of live rows, and of what says which rows are live."""
+def live_columns(scan: ScanSpec, names: Sequence[str], whole: Iterable[str] = ()) -> ScanSpec:
+    """The scan of these columns of live rows, and of what says which rows are live.
+
+    Args:
+        scan: of the loader.
+        names: the columns.
+        whole: columns of the top level that are read, too.
+    """
     narrow = narrowed(replace(scan, stage=None))
-    wanted = list(select_columns(scan.schema, names))
-    given = [item for item in scan.given if item.name in _dropping(narrow) and item.name not in names]
+    wanted = list(select_columns(scan.schema, list(dict.fromkeys([*whole, *names]))))
+    given = [item for item in scan.given if item.name in _dropping(narrow) and item not in wanted]
     needed = {top_level(scan.schema, item.name) for item in (*wanted, *given)} | set(narrow.predicate_columns)
     schema = pa.schema([item for item in scan.schema if item.name in needed])
     return replace(narrow, schema=schema, given=pa.schema([*wanted, *given]), transform=None, encoded=frozenset())
@@ -210,7 +216,7 @@ def segment_runs(table: pa.Table, windows: Windows, time: TimeColumn, path: str)
     if not rows:
         return SegmentRuns(0, np.zeros(0, np.int64), np.zeros(0, np.uint64), None, -1, 0, 0)
     times = time.numbers(table.column(windows.order))
-    keys = _keys(table, windows)
+    keys = keys_of_rows(table, windows)
     other = keys[1:] != keys[:-1]
     falls = np.flatnonzero(~other & (times[1:] < times[:-1]))
     parted = other | (~other & time.parts(times[:-1], times[1:]))
@@ -223,7 +229,7 @@ def segment_runs(table: pa.Table, windows: Windows, time: TimeColumn, path: str)
     return SegmentRuns(rows, starts, keys[starts], ends, -1, len(heads), distinct)
 
 
-def _keys(table: pa.Table, windows: Windows) -> U64:
+def keys_of_rows(table: pa.Table, windows: Windows) -> U64:
     """The hash of the key of each row."""
     if not windows.keys:
         return np.zeros(table.num_rows, np.uint64)
