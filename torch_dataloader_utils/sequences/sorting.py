@@ -65,7 +65,7 @@ class RowOrder:
 
 
 @dataclass(frozen=True)
-class Cuts:
+class RangeCuts:
     """Where the ranges of rows begin, but for the first: by key, and by time within a key.
 
     Attributes:
@@ -85,17 +85,17 @@ class Cuts:
         return found
 
     @staticmethod
-    def even(count: int) -> Cuts:
+    def even(count: int) -> RangeCuts:
         """Ranges of hashes of one width."""
-        return Cuts(np.array([(1 << 64) * place // count for place in range(1, count)], np.uint64))
+        return RangeCuts(np.array([(1 << 64) * place // count for place in range(1, count)], np.uint64))
 
     @staticmethod
-    def of_sample(keys: U64, times: npt.NDArray[Any], count: int) -> Cuts:
+    def of_sample(keys: U64, times: npt.NDArray[Any], count: int) -> RangeCuts:
         """Ranges with about as many of these rows each."""
         order = np.lexsort((times, keys))[np.linspace(0, len(keys), count, endpoint=False, dtype=np.int64)[1:]]
         keys, times = keys[order], times[order]
         first = np.concatenate([[True], (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])])[: len(keys)]
-        return Cuts(keys[first], times[first])
+        return RangeCuts(keys[first], times[first])
 
 
 class Spread:
@@ -108,7 +108,7 @@ class Spread:
         cuts: of the ranges.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, order: RowOrder, cuts: Cuts) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, order: RowOrder, cuts: RangeCuts) -> None:
         self._order, self._cuts, self._schema = order, cuts, schema
         count = len(cuts.keys) + 1
         self.files = [folder / f"{place:05}" for place in range(count)]
@@ -241,7 +241,7 @@ def _write(spec: ScanSpec, files: Sequence[DataFile], order: RowOrder, folder: P
     target.mkdir(mode=0o700, parents=True)
     first = folder / "ranges"
     first.mkdir()
-    spread = Spread(first, schema, order, Cuts.even(max(count, 1)))
+    spread = Spread(first, schema, order, RangeCuts.even(max(count, 1)))
     reader = TaskReader(spec, {file.info.key: file for file in files})
     try:
         for file in files:
@@ -273,7 +273,7 @@ def _cut_again(file: Path, size: int, order: RowOrder) -> Spread | None:
     with pa.memory_map(str(file)) as mapped:
         reader = pa.ipc.open_file(mapped)
         keys, times = zip(*(_sampled(reader, place, order) for place in range(reader.num_record_batches)), strict=True)
-        cuts = Cuts.of_sample(np.concatenate(keys), np.concatenate(times), min(_MOST_FILES, -(-size // SHARE)))
+        cuts = RangeCuts.of_sample(np.concatenate(keys), np.concatenate(times), min(_MOST_FILES, -(-size // SHARE)))
         all_keys, all_times = np.concatenate(keys), np.concatenate(times)
         if len(np.unique(cuts.ranges(all_keys, all_times))) < 2:
             return None
