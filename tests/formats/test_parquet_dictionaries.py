@@ -29,10 +29,10 @@ values = st.lists(st.none() | st.text("ab", max_size=2), max_size=9)
 lists = st.lists(st.none() | values, max_size=9)
 
 
-@given(values | lists, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["string", "binary", "large"]))
+@given(values | lists, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["string", "binary", "large", "wide"]))
 def test_values_are_words_of_their_own_and_back(rows: list[Any], first: int, more: int, kind: str) -> None:
     nested = any(isinstance(row, list) for row in rows)
-    text = pa.binary() if kind == "binary" else pa.string()
+    text = {"binary": pa.binary(), "wide": pa.large_string()}.get(kind, pa.string())
     type_ = text if not nested else pa.large_list(text) if kind == "large" else pa.list_(text)
     array = pa.array(rows, type_)
     column = pa.chunked_array([array.slice(first), array], type_)
@@ -42,8 +42,23 @@ def test_values_are_words_of_their_own_and_back(rows: list[Any], first: int, mor
     for part in (coded, coded.slice(more), coded.slice(1, more)):
         plain = decoded(part)
         plain.validate(full=True)
-        assert plain.type == type_
+        assert plain.type == (type_ if kind != "wide" else pa.list_(TEXT) if nested else TEXT)
         assert plain.to_pylist() == part.to_pylist()
+
+
+@pytest.mark.parametrize("engine", ["auto", "pyarrow"])
+def test_text_declared_as_large_is_read_in_dictionaries(tmp_path: Path, engine: str) -> None:
+    rows = pa.table({"tag": ["a", "b", None, "a"] * 50, "tags": [["a"], ["b", "a"], None, []] * 50})
+    wide = pa.schema([("tag", pa.large_string()), ("tags", pa.large_list(pa.large_string()))])
+    plain = pa.table({"tag": [f"{row}" for row in range(200)], "tags": [[f"{row}"] for row in range(200)]})
+    pq.write_table(rows.cast(wide), tmp_path / "a.parquet")
+    pq.write_table(plain.cast(wide), tmp_path / "b.parquet", use_dictionary=False)
+    spec = {"tag": Categorize(), "tags": Categorize()}
+    prep = Preprocess(spec).fit(pa.concat_tables([rows, plain]))
+    loader = stream(tmp_path, transform=prep, batch_size=64, output_format="arrow", format_options={"engine": engine})
+    assert loader.dataset._passes.source.scan.encoded == {"tag", "tags"}
+    expected = prep(pa.concat_tables([rows, plain]))
+    assert pa.Table.from_batches(list(loader)).to_pylist() == expected.to_pylist()
 
 
 def test_dictionaries_are_decoded() -> None:

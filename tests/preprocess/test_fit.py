@@ -213,7 +213,7 @@ def test_only_needed_columns_are_read(tmp_path: Path) -> None:
     prep = Preprocess({"x": Standardize(), "c0": Keep()})
     scan = prep.scan(wide.schema)
     assert scan.columns == ["x"]
-    read = [part.schema.names for part in rows_of(str(path), {}).tables(scan.columns)]
+    read = [part.schema.names for part in rows_of(str(path), {}).tables(scan.columns, ())]
     assert read
     assert all(names == ["x"] for names in read)
     loader = tdu.stream(str(path), transform=prep.fit(str(path)), num_ranks=1, rank=0, batch_size=5000)
@@ -230,6 +230,20 @@ def test_only_needed_columns_are_read(tmp_path: Path) -> None:
     assert 0 < bytes_of_two < whole.metrics()["bytes_decoded"] / 10
     whole.close()
     loader.close()
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string()], ids=str)
+def test_text_of_few_words_is_counted_by_its_dictionary(tmp_path: Path, type_: pa.DataType) -> None:
+    words = pa.array([None, *(f"{row % 7}" for row in range(4999))]).cast(type_)
+    ids = pa.array([f"id-{row}" for row in range(5000)]).cast(type_)
+    table = pa.table({"word": words, "id": ids, "filled": words})
+    spec: dict[str, Any] = {"word": Categorize(), "id": Categorize(), "filled": [Impute("none"), Categorize()]}
+    path = str(write(tmp_path / "data", table, group=3000))
+    scan = Preprocess(spec).scan(table.schema)
+    assert scan.counted_columns == ["word", "id"]
+    for block in rows_of(path, {}).tables(scan.columns, scan.counted_columns):
+        assert [pa.types.is_dictionary(kind) for kind in block.schema.types] == [True, False, False]
+    assert Preprocess(spec).fit(path).digest == Preprocess(spec).fit(table).digest
 
 
 CHAINS: list[list[Any]] = [

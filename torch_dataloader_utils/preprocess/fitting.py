@@ -102,7 +102,10 @@ def _named(own: Options) -> bool:
 
 def _count(scan: FitScan, rows: FitRows, progress: Progress, number: int) -> None:
     work = "fitting" if number == 1 else f"fitting, scan {number}"
-    with progress.over(rows.total, work, "rows") as shown, closing(rows.tables(scan.columns)) as tables:
+    with (
+        progress.over(rows.total, work, "rows") as shown,
+        closing(rows.tables(scan.columns, scan.counted_columns)) as tables,
+    ):
         for table in tables:
             scan.add(table)
             shown.advance(table.num_rows)

@@ -140,6 +140,12 @@ class Learning:
         return list(zip(self.output.chain, self.learned, strict=False))
 
     @property
+    def only_counts(self) -> bool:
+        """Whether the present scan counts the values of a column just as they are, and does nothing else with them."""
+        others = self.output.numeric or self.targets is not None or self.own is not None
+        return not others and not self.learned and not isinstance(self.output.chain[-1], Cross)
+
+    @property
     def _pending(self) -> Sequence[ColumnTransform]:
         return self.output.chain[len(self.learned) :]
 

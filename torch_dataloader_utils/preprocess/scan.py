@@ -52,6 +52,14 @@ class FitScan:
         return list(dict.fromkeys(name for output in self.counting.values() for name in output.output.fitted_columns))
 
     @property
+    def counted_columns(self) -> list[str]:
+        """Of its columns, those whose values are only counted, just as they are."""
+        others = {
+            name for each in self.counting.values() if not each.only_counts for name in each.output.fitted_columns
+        }
+        return [name for name in self.columns if name not in others]
+
+    @property
     def mark(self) -> str:
         """A digest of what it counts: only scans of one mark merge."""
         state = blake2b(self.updates.encode(), digest_size=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +10,12 @@ from os import PathLike
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from torch_dataloader_utils.api.stream import stream
 from torch_dataloader_utils.errors import OptionError, UnsupportedTypeError
+from torch_dataloader_utils.formats.parquet.dictionaries import columns_of_few_words
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.loader.dataset import (
     LoaderDataset,
     as_stored,
@@ -25,6 +28,7 @@ from torch_dataloader_utils.loader.loader import StructuredLoader
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead
 from torch_dataloader_utils.preprocess.columns import types_by_name, with_fields
 from torch_dataloader_utils.schemas.columns import project
+from torch_dataloader_utils.schemas.dictionaries import as_dictionaries, decoded
 
 # Keywords of `stream` that do not say which rows are read.
 OF_FIT = ("num_ranks", "rank", "ranks", "timeout", "show_progress", "progress_interval_sec")
@@ -41,14 +45,15 @@ class FitRows:
 
     Attributes:
         schema: of all columns.
-        tables: reads tables of some columns, which may have `PLACE` if the rows are those of files.
+        tables: reads tables of some columns, which may have `PLACE` if the rows are those of files. Text of the columns
+            named second may come in dictionaries.
         total: how many rows there are; None if known only after reading.
         mark: a digest of what all processes that share the scans must see.
         read: which rows of files were read.
     """
 
     schema: pa.Schema
-    tables: Callable[[Sequence[str]], Generator[pa.Table | pa.RecordBatch]]
+    tables: Callable[[Sequence[str], Collection[str]], Generator[pa.Table | pa.RecordBatch]]
     total: int | None
     mark: str
     read: Callable[[], Sequence[RowsRead]] = tuple
@@ -81,10 +86,14 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: in
     assert dataset is not None
     read: list[RowsRead] = []
 
-    def tables(columns: Sequence[str]) -> Generator[pa.RecordBatch]:
-        # Only a transform is given the places of rows.
-        how = {"transform": PlacedRows(tuple(columns))} if PLACE in columns else {"columns": list(columns)}
-        rows = rows_at_once(types_by_name(dataset.schema, columns).values())
+    def tables(columns: Sequence[str], counted: Collection[str]) -> Generator[pa.RecordBatch]:
+        types = types_by_name(dataset.schema, columns)
+        few = _of_few_words(dataset)
+        texts = tuple(name for name in counted if name in few and as_dictionaries(types[name]))
+        # Only a transform is given the places of rows, and dictionaries as they are stored.
+        asked = texts or PLACE in columns
+        how = {"transform": StoredRows(tuple(columns), texts)} if asked else {"columns": list(columns)}
+        rows = rows_at_once(types.values())
         stored = as_stored(dataset, {**READ, "batch_size": rows, **how}, f"{call}()")
         read.append(rows_of_dataset(stored))
         with closing(part_of(stored, part, parts)) as own:
@@ -96,11 +105,20 @@ def rows_of(source: Any, options: Mapping[str, Any], call: str = "fit", part: in
     return FitRows(stored.schema, tables, total, data_digest(stored), lambda: read[-1:])
 
 
+def _of_few_words(dataset: LoaderDataset) -> set[str]:
+    """The columns of text that are read in dictionaries, by the first row group: others would be hashed twice."""
+    for file in passes_of(dataset).source.files[:1]:
+        if file.layout.segments and isinstance(file.layout.metadata, Footer):
+            return columns_of_few_words(file.layout.metadata.metadata, file.layout.segments[0].number)
+    return set()
+
+
 @dataclass(frozen=True)
-class PlacedRows(DeclaredTransform):
-    """These columns as they are, `PLACE` among them."""
+class StoredRows(DeclaredTransform):
+    """These columns as they are, `PLACE` among them; some of text in dictionaries, as Parquet stores them."""
 
     columns: tuple[str, ...]
+    texts: tuple[str, ...]
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -108,13 +126,30 @@ class PlacedRows(DeclaredTransform):
         return self.columns
 
     @property
+    def encoded(self) -> tuple[str, ...]:
+        """Those of text."""
+        return self.texts
+
+    @property
     def mark(self) -> str:
         """That of all of its kind."""
-        return "places"
+        return "stored"
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows."""
-        return with_fields(rows, self.columns).select(list(self.columns))
+        columns = {name: with_fields(rows, [name]).column(name) for name in self.columns}
+        columns |= {name: _encoded(columns[name]) for name in self.texts}
+        return pa.record_batch(columns)
+
+
+def _encoded(values: pa.Array) -> pa.Array:
+    """Text in a dictionary: the one in which it is stored, unless that has a word for every second value, or more."""
+    if pt.is_dictionary(values.type) and 2 * len(values.dictionary) > len(values):
+        values = decoded(pa.chunked_array([values])).chunk(0)
+    values = values.dictionary_encode()  # a dictionary as it is
+    words = values.dictionary.type
+    large = pa.large_string() if pt.is_string(words) or pt.is_large_string(words) else pa.large_binary()
+    return pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(large))
 
 
 def rows_at_once(types: Iterable[pa.DataType]) -> int:
@@ -187,7 +222,7 @@ def _several(source: Any) -> bool:
     return isinstance(source, (list, tuple)) and not all(isinstance(each, (str, PathLike)) for each in source)
 
 
-def _batches(table: pa.Table, columns: Sequence[str]) -> Generator[pa.RecordBatch]:
+def _batches(table: pa.Table, columns: Sequence[str], _: Collection[str]) -> Generator[pa.RecordBatch]:
     """Some rows at a time, without places, which rows in memory do not have: who counts them tells what is missing."""
     wanted = project(table, [name for name in columns if name != PLACE])
     yield from wanted.to_batches(rows_at_once(wanted.schema.types))
@@ -198,9 +233,9 @@ def _of_all(several: Sequence[FitRows]) -> FitRows:
     first, *others = several
     common = [item for item in first.schema if all(item.name in each.schema.names for each in others)]
 
-    def tables(columns: Sequence[str]) -> Generator[pa.Table | pa.RecordBatch]:
+    def tables(columns: Sequence[str], counted: Collection[str]) -> Generator[pa.Table | pa.RecordBatch]:
         for each in several:
-            yield from each.tables(columns)
+            yield from each.tables(columns, counted)
 
     def read() -> list[RowsRead]:
         return [rows for each in several for rows in each.read()]

@@ -63,7 +63,8 @@ def statistics(
     fields = _chosen(rows.schema, columns)
     scan = StatisticsScan(fields)
     with _advancing(dataset, on_rows) as advance, ThreadPoolExecutor(usable_cores()) as pool:
-        for block in rows.tables([field.name for field in fields]):
+        names = [field.name for field in fields]
+        for block in rows.tables(names, names):
             scan.add(block, pool.map)
             advance(block.num_rows)
     if not scan.rows:

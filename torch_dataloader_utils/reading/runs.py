@@ -22,7 +22,7 @@ from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_c
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.reading.places import RowOfFile, row_of_file
 from torch_dataloader_utils.schemas.columns import conform, constant
-from torch_dataloader_utils.schemas.dictionaries import numbered
+from torch_dataloader_utils.schemas.dictionaries import as_dictionaries, numbered
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 from torch_dataloader_utils.storage import usable_cores
 
@@ -325,7 +325,9 @@ class RunReader:
         where = f"{file.info.path}: column {item.name!r}"
         if item.name not in self._spec.encoded:
             return conform(column, len(column), item.type, where)
-        return numbered(conform(column, len(column), without_dictionaries(item.type), where), item.type)
+        if as_dictionaries(column.type) != item.type:
+            column = conform(column, len(column), without_dictionaries(item.type), where)
+        return numbered(column, item.type)
 
     def _reader(self, file: DataFile) -> FileReader:
         path = file.info.path

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 
-_TEXTS = (pa.string(), pa.binary())
+# Parquet's words are no large ones, whatever its Arrow schema says; pandas and Polars declare all text as large.
+_WORDS = {
+    pa.string(): pa.string(),
+    pa.large_string(): pa.string(),
+    pa.binary(): pa.binary(),
+    pa.large_binary(): pa.binary(),
+}
 
 
 def as_dictionaries(kind: pa.DataType) -> pa.DataType | None:
     """The type of strings or bytes as dictionaries, or of lists of these; None for all else."""
-    if kind in _TEXTS:
-        return pa.dictionary(pa.int32(), kind)
-    if not (pt.is_list(kind) or pt.is_large_list(kind)) or kind.value_type not in _TEXTS:
+    if kind in _WORDS:
+        return pa.dictionary(pa.int32(), _WORDS[kind])
+    if not (pt.is_list(kind) or pt.is_large_list(kind)) or kind.value_type not in _WORDS:
         return None
-    inner = kind.value_field.with_type(pa.dictionary(pa.int32(), kind.value_type))
+    inner = kind.value_field.with_type(pa.dictionary(pa.int32(), _WORDS[kind.value_type]))
     return pa.list_(inner) if pt.is_list(kind) else pa.large_list(inner)
 
 
@@ -26,10 +34,20 @@ def numbered(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
     Args:
         column: the values.
-        kind: a type that `as_dictionaries` returns.
+        kind: what `as_dictionaries` returns for their type.
     """
-    plain = column.cast(without_dictionaries(kind))
-    return pa.chunked_array([_numbered(chunk, kind) for chunk in plain.chunks], kind)
+    plain = without_dictionaries(kind)
+    pieces = [piece for chunk in column.chunks for piece in _pieces(chunk)]
+    return pa.chunked_array([_numbered(piece.cast(plain), kind) for piece in pieces], kind)
+
+
+def _pieces(array: pa.Array) -> Iterator[pa.Array]:
+    """Parts of large text that words of no large type can hold."""
+    if array.nbytes < 1 << 31 or len(array) < 2:
+        yield array
+        return
+    for part in (array.slice(0, len(array) // 2), array.slice(len(array) // 2)):
+        yield from _pieces(part)
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -20,6 +20,7 @@ _CODED = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 _HEADER = 128  # bytes that hold the header of a dictionary page
 _DICTIONARY = 7  # its field of a page header
 _LEVELS = 0.75  # bytes that the levels of a value take at most, and what the runs of its number are coded in
+_FEW_WORDS = 4  # bytes a value: two of a number, and two that its word adds
 _PAGES = 1 << 16  # bytes of the headers of all pages of a chunk, about
 
 
@@ -47,6 +48,20 @@ def _depth(kind: pa.DataType) -> int | None:
 def _fits(metadata: pq.FileMetaData, leaf: int, depth: int) -> bool:
     column = metadata.schema.column(leaf)
     return bool(column.physical_type == "BYTE_ARRAY" and column.max_repetition_level == depth)
+
+
+def columns_of_few_words(metadata: pq.FileMetaData, number: int) -> set[str]:
+    """The flat columns of strings or bytes that take up to four bytes a value in a row group.
+
+    Of plain values each takes more, so these are numbers of words, and the words are few.
+    """
+    group, found = metadata.row_group(number), set()
+    for leaf in range(metadata.num_columns):
+        chunk, column = group.column(leaf), metadata.schema.column(leaf)
+        flat = column.physical_type == "BYTE_ARRAY" and column.path == column.name
+        if flat and chunk.total_uncompressed_size <= _FEW_WORDS * chunk.num_values:
+            found.add(column.name)
+    return found
 
 
 def holds_codes(source: pa.NativeFile, chunk: pq.ColumnChunkMetaData, in_lists: bool) -> bool:
