@@ -222,6 +222,8 @@ def _check_numbers(windows: Windows, contents: Mapping[str, Mapping[str, Any]]) 
 
 def _fill(windows: Windows, key: str, content: Mapping[str, Any]) -> Any:
     value = windows.pad.get(key, 0) if isinstance(windows.pad, Mapping) else windows.pad
+    if content["dtype"] == "bool" and not isinstance(windows.pad, Mapping):
+        value = 0  # masks of nulls are beside other columns: what is said of all is not said of them
     ways = [use(sequences=windows.replace(pad=EDGE)), use(sequences=windows.replace(pad={key: 0}))]
     return pad_value(f"Windows(pad={shown(value)}) in column {key!r}", value, np.dtype(content["dtype"]), *ways)
 
