@@ -95,9 +95,13 @@ class Feature:
         """The columns that it leaves of these; `whole`: structs stay whole of which it needs a field."""
         return schema
 
-    def needed(self, schema: pa.Schema) -> Sequence[str]:
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
         """The top-level columns that it reads to know which rows there are, although they may not be delivered."""
         return ()
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """What chooses the windows of `sequences` by the rows that are their anchors; None if nothing does."""
+        return None
 
     def known_counts(
         self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
@@ -248,9 +252,13 @@ class Features(Feature):
         """See `Feature`."""
         return reduce(lambda left, feature: feature.columns(left, whole=whole), self.each, schema)
 
-    def needed(self, schema: pa.Schema) -> Sequence[str]:
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
         """See `Feature`."""
-        return [name for feature in self.each for name in feature.needed(schema)]
+        return [name for feature in self.each for name in feature.needed(schema, options)]
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """See `Feature`."""
+        return _first(feature.anchors(options) for feature in self.each)
 
     def known_counts(self, *args: Any, **keywords: Any) -> RowCounts | None:
         """See `Feature`; each has its checks."""

@@ -222,7 +222,7 @@ def windows_of(batch: Any) -> list[tuple[int, ...]]:
 
 
 def edged(row: int) -> tuple[int, ...]:
-    """The window of an anchor of every second row, whose padding repeats the nearest row."""
+    """The window of an anchor, whose padding repeats the nearest row."""
     return tuple(min(max(row + step, 0), len(EVERY) - 1) for step in range(-5, 3))
 
 
@@ -235,7 +235,8 @@ IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages(
 FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_errors=1.0)}
 LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
 DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
-WINDOWS: dict[str, Any] = {"sequences": Windows(6, order="id", horizon=2, stride=2, pad="edge")}
+ALL_WINDOWS = Windows(6, order="id", horizon=2, pad="edge")
+WINDOWS: dict[str, Any] = {"sequences": ALL_WINDOWS.replace(stride=2)}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
 
@@ -270,6 +271,9 @@ OF_ONE = {
     "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
     "windows": one(each_once(map(edged, EVERY[::2])), windows_of, **WINDOWS),
     "windows, padded": one(each_once(map(edged, EVERY[::2])), windows_of, even="pad", **WINDOWS),
+    "windows of a subset": one(
+        each_once(map(edged, chosen(subset=TRAIN))), windows_of, subset=TRAIN, sequences=ALL_WINDOWS
+    ),
     "jagged": one(each_once(EVERY), keyed, **SPARSE),
     "images": one(each_once(EVERY), decoded, **IMAGES),
     "tokens": one(each_once(EVERY), tokenized, **TOKENS),

@@ -323,8 +323,9 @@ CALLS: dict[str, Failing] = {
     "sequences of text": Failing({"sequences": PAIRS}, UnsupportedTypeError),
     "sequences of lists": Failing({"sequences": PAIRS.replace(order="x")}, UnsupportedTypeError, path="mixed"),
     "sequences with padding that does not fit": Failing({"sequences": PAIRS.replace(pad=0.5), "columns": ["id"]}),
-    "sequences with a subset by place": Failing(
-        {"sequences": PAIRS.replace(by="word"), "subset": SIDES["a"], "columns": ["id"]}, path="runs"
+    "sequences with a subset of files": Failing(
+        {"sequences": PAIRS.replace(by="word"), "subset": SIDES.replace(unit="file")["a"], "columns": ["id"]},
+        path="runs",
     ),
     "sequences of rows that lie apart": Failing({"sequences": PAIRS.replace(by="word"), "columns": ["id"]}),
     "sequences ordered by nulls": Failing({"sequences": PAIRS.replace(order="holes"), "columns": ["id"]}, path="holes"),

@@ -174,16 +174,53 @@ def test_padded_ranks_have_equal_steps(data: str) -> None:
     assert found == expected(windows)
 
 
-def test_a_subset_by_key_takes_whole_sequences(data: str) -> None:
+def test_a_subset_by_key_takes_whole_sequences(data: str, caplog: pytest.LogCaptureFixture) -> None:
     windows, shares = Windows(4, order="time", by="key"), Subsets({"train": 0.5, "val": 0.5}, by="key")
     sides = [delivered(list(make(data, windows, subset=shares[name])), windows) for name in ("train", "val")]
     assert all(sides)
     assert sides[0] | sides[1] == expected(windows)
     assert not sides[0].keys() & sides[1].keys()
-    with pytest.raises(OptionError, match="one sequence would be in several subsets") as refused:
-        make(data, windows, subset=Subsets({"train": 0.5, "val": 0.5})["train"])
-    (remedy,) = refused.value.remedies
-    assert delivered(list(make(data, windows, **remedy.given)), windows) == sides[0]
+    assert "leaks" not in caplog.text
+
+
+@pytest.mark.parametrize("sort", [False, True])
+@pytest.mark.parametrize("by", [None, "x"])
+def test_other_subsets_choose_windows_by_their_anchors(
+    data: str, tmp_path: Path, sort: bool, by: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    windows, shares = Windows(4, order="time", by="key", horizon=1), Subsets({"train": 0.6, "val": 0.4}, by=by)
+    path, keys, times = data, KEYS, TIMES
+    if sort:
+        order = np.random.default_rng(0).permutation(len(KEYS)).tolist()
+        keys, times = [KEYS[row] for row in order], [TIMES[row] for row in order]
+        path, windows = write(tmp_path, keys, times, CUTS), windows.replace(sort=tmp_path / "_copies")
+    options: dict[str, Any] = {"columns": ["x"], "shuffle": True, "filters": pc.field("x") - pc.field("x") / 9 * 9 != 0}
+    sides = {}
+    for name in ("train", "val"):
+        loaders = [make(path, windows, subset=shares[name], num_ranks=2, rank=rank, **options) for rank in range(2)]
+        parts = [delivered(list(loader), windows) for loader in loaders]
+        assert not parts[0].keys() & parts[1].keys()
+        sides[name] = parts[0] | parts[1]
+        assert len(sides[name])
+    wanted = expected(windows, [row for row in range(len(keys)) if row % 9], keys, times)
+    assert sides["train"] | sides["val"] == wanted
+    assert not sides["train"].keys() & sides["val"].keys()
+    assert "leaks into validation. Use subset=" in caplog.text
+    if by == "x":
+        rows = make(path, windows, subset=shares["val"], columns=["x"]).replace(sequences=None)
+        chosen = {row for batch in rows for row in batch["x"].tolist()}
+        assert sides["val"].keys() == wanted.keys() & chosen
+        sample = delivered(list(make(path, windows, fraction=0.5, columns=["x"])), windows)
+        assert 0 < len(sample) < len(expected(windows, None, keys, times))
+
+
+def test_a_subset_of_files_is_refused(data: str) -> None:
+    windows = Windows(4, order="time", by="key")
+    shares = Subsets({"train": 0.5, "val": 0.5}, unit="file")
+    with pytest.raises(OptionError, match="by file: it would hold parts of sequences") as refused:
+        make(data, windows, subset=shares["train"])
+    for remedy in refused.value.remedies:
+        assert delivered(list(make(data, windows, **remedy.given)), windows)
 
 
 def test_columns_of_keys_and_times_are_read_although_they_are_not_delivered(data: str) -> None:

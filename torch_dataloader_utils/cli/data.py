@@ -36,7 +36,8 @@ class Data:
     def open(self, **others: Any) -> tuple[Any, Any]:
         """A loader and its dataset; `others` are keywords that replace those given.
 
-        Arrow batches hold rows as they are stored, so `pack` and `sequences` have no effect on them, and they are on no device.
+        Arrow batches hold rows as they are stored, so `pack` and `sequences` have no effect on them, and they are on no
+        device.
         """
         import torch_dataloader_utils as package
 

@@ -88,6 +88,12 @@ class Options:
         least = 1 if any(half.holds(self) for half in LENGTHS) else 2
         return self.mix.batches != "splits" and self.datasets >= least
 
+    @property
+    def chooses_anchors(self) -> bool:
+        """Whether a subset chooses windows by their anchors, not rows: unless it takes whole sequences."""
+        windows, subset = self.sequence.sequences, self.subset
+        return windows is not None and subset.by_hash and not (subset.by and set(subset.by) <= set(windows.keys))
+
     def given(self, keyword: str) -> Any:
         """The value of a keyword, as it can be given."""
         if keyword in _GIVEN:

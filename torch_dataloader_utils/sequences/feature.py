@@ -48,8 +48,8 @@ class TimeWindows(Feature):
 
     windows: Windows
 
-    def needed(self, schema: pa.Schema) -> Sequence[str]:
-        """The columns of keys and times.
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
+        """The columns of keys and times, and those by which a subset chooses anchors.
 
         Raises:
             ColumnNotFoundError: there is no such column.
@@ -60,7 +60,9 @@ class TimeWindows(Feature):
                 raise ColumnNotFoundError(
                     f"Windows({role}={name!r}): no such column: {available_columns(schema, name)}"
                 )
-        return [top_level(schema, name) for name in (*self.windows.keys, self.windows.order)]
+        chosen = options.features.anchors(options)
+        names = [*self.windows.keys, self.windows.order, *(() if chosen is None else chosen.columns)]
+        return [top_level(schema, name) for name in names if name != PLACE]
 
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The windows of these rows.
@@ -83,6 +85,7 @@ class TimeWindows(Feature):
             copy.write(progress_over(scan, options, "sorting rows"))
             return self._of_copy(copy, source, scan, options)
         runs = TimeRuns(self.windows, found.first, found.rows)
+        runs = runs if found.anchors is None else runs.choosing(found.anchors)
         files = _counted(source.files, found.live)
         planned = _counted(source.files, _anchors(runs, found.live))
         before = _running([file.info.record_count or 0 for file in planned])
@@ -99,7 +102,7 @@ class TimeWindows(Feature):
                 "%s: no run has the %d rows of a window; the loader is empty", ", ".join(source.paths) or "the data",
                 sum(self.windows.least),
             )  # fmt: skip
-        scan = replace(_without(scan, self.needed(scan.schema)), stage=stage)
+        scan = replace(_without(scan, self.needed(scan.schema, options)), stage=stage)
         scan = scan.planned(len(splits), by_number=True)
         of_batches = window_keys.of_batches(self.windows.horizon)
         of_batches = of_batches if scan.valid_key is None else (*of_batches, scan.valid_key)
@@ -108,8 +111,8 @@ class TimeWindows(Feature):
     def _found(self, scan: ScanSpec, files: Sequence[DataFile], time: TimeColumn, options: Options) -> Clustered:
         """The runs of the data."""
         sharing = sharing_of(sharers_of(options), "exchange the runs of their windows", _WORK)
-        over = progress_over(scan, options, _WORK)
-        return clustered(scan, files, (self.windows, time), sharing, scanning_threads(scan), over)
+        over, chosen = progress_over(scan, options, _WORK), options.features.anchors(options)
+        return clustered(scan, files, (self.windows, time), sharing, scanning_threads(scan), over, chosen)
 
     def _not_in_order(self, why: str) -> OptionError:
         windows, key = self.windows, ", ".join(self.windows.keys)
@@ -131,11 +134,14 @@ class TimeWindows(Feature):
             return None
         if reads_place(scan.transform):
             raise OptionError(
-                "Windows(sort=) with a transform that was fitted on the same rows, such as TargetEncode: it knows them "
-                "by their places in the files, which differ in a sorted copy. Sort the data before they are fitted.",
+                "Windows(sort=) with a transform that was fitted on the same rows: it knows them by their places in "
+                "the files, which differ in a sorted copy. Tell them apart by columns, as TargetEncode(by=[...]) "
+                "does, or sort the data before they are fitted."
             )
-        identity = "; ".join((source.origin, options.subset.text, options.convert.nulls_text))
-        return SortedCopy(scan, source.files, RowOrder(self.windows, time), self.windows.sort, identity)
+        rows = "" if options.chooses_anchors else options.subset.text
+        identity = "; ".join((source.origin, rows, options.convert.nulls_text))
+        order, needed = RowOrder(self.windows, time), self.needed(scan.schema, options)
+        return SortedCopy(scan, source.files, order, self.windows.sort, identity, needed)
 
     def _of_copy(self, copy: SortedCopy, source: Source, scan: ScanSpec, options: Options) -> Source:
         """The windows of the sorted copy."""
@@ -143,7 +149,7 @@ class TimeWindows(Feature):
         of_source = ("filters", "schema", "storage_options", "filesystem", "manifest", "cache", "format_options")
         plain: dict[str, Any] = {**dict.fromkeys((*of_source, "partitioning")), "format": "ipc", "on_error": "raise"}
         read = replace(options.read, columns=given, **plain)
-        subset = replace(options.subset, subset=None, fraction=None)
+        subset = options.subset if options.chooses_anchors else replace(options.subset, subset=None, fraction=None)
         sequence = replace(options.sequence, sequences=self.windows.replace(sort=None))
         options = replace(options, read=read, subset=subset, sequence=sequence)
         made = open_files(copy.path, replace(options, features=options.features.of(options)))
@@ -229,16 +235,26 @@ def _fill(windows: Windows, key: str, content: Mapping[str, Any]) -> Any:
 
 
 def _check_subset(windows: Windows, options: Options) -> None:
-    """Check that a subset takes whole sequences."""
+    """Check that a subset takes sequences or windows; warn if windows of several subsets share rows.
+
+    Raises:
+        OptionError: it takes files or segments, which hold parts of sequences.
+    """
     subset = options.subset
-    if not subset.by_hash or (subset.by is not None and set(subset.by) <= set(windows.keys)):
+    if not options.chooses_anchors:
         return
-    ways = [use("takes whole sequences", **subset.hashed(by=list(windows.keys)))] if windows.keys else []
-    raise OptionError(
-        f"sequences with a subset by {'place' if subset.by is None else ', '.join(map(repr, subset.by))}: rows of one "
-        "sequence would be in several subsets, and windows of one would hold rows of another.",
-        remedies=ways or [use(filters=[(windows.order, "<", 0)], without=["subset"])],
-    )
+    whole = [use("takes whole sequences", **subset.hashed(by=list(windows.keys)))] if windows.keys else []
+    if subset.unit != "row":
+        raise OptionError(
+            f"sequences with a subset by {subset.unit}: it would hold parts of sequences.",
+            remedies=[*whole, use("takes windows", **subset.hashed())],
+        )
+    if subset.subset is not None and windows.stride < windows.length + windows.horizon:
+        text = str(whole[0]) if whole else f"filters on {windows.order!r}"
+        _LOG.warning(
+            "the subset chooses windows one by one, and those that share rows may be in several subsets, so that what "
+            "is trained on leaks into validation. Use %s.", text,
+        )  # fmt: skip
 
 
 def _counted(files: Sequence[DataFile], counts: Sequence[Sequence[int]]) -> tuple[DataFile, ...]:

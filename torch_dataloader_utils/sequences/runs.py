@@ -6,14 +6,17 @@ anchor, the last row of its past. So windows are counted, and found by number, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.options.sequences import Windows
 from torch_dataloader_utils.rows import I64
+
+_AT_A_TIME = 1 << 20  # windows that are looked at, of which a subset chooses some
 
 
 class FoundWindows(NamedTuple):
@@ -38,11 +41,13 @@ class TimeRuns:
         windows: which windows a run has.
         first: the number of each run's first row among all live rows, int64 [runs], ascending.
         rows: the rows of each run, int64 [runs].
+        chosen: the numbers of the windows that a subset chooses, int64, ascending; None for all.
     """
 
     windows: Windows
     first: I64
     rows: I64
+    chosen: I64 | None = None
 
     @cached_property
     def _anchors(self) -> tuple[I64, I64, I64]:
@@ -53,10 +58,14 @@ class TimeRuns:
         kept = found if windows.last is None else np.minimum(found, windows.last)
         return before - 1 + (found - kept) * windows.stride, kept, np.concatenate([[0], np.cumsum(kept)])
 
-    @property
-    def count(self) -> int:
-        """The number of all windows."""
-        return int(self._anchors[2][-1])
+    def choosing(self, anchors: npt.NDArray[np.bool_]) -> TimeRuns:
+        """With only the windows whose anchors are chosen; `anchors`: which live rows are, bool [rows]."""
+        count = int(self._anchors[2][-1])
+        found = [np.zeros(0, np.int64)]
+        for first in range(0, count, _AT_A_TIME):
+            numbers = np.arange(first, min(first + _AT_A_TIME, count))
+            found.append(numbers[anchors[self.of(numbers).rows]])
+        return replace(self, chosen=np.concatenate(found))
 
     def anchors_before(self, rows: I64) -> I64:
         """How many anchors are before these live rows, int64 [n]."""
@@ -66,11 +75,12 @@ class TimeRuns:
         run = np.maximum(np.searchsorted(self.first, rows, "right") - 1, 0)
         inside = -(-(rows - self.first[run] - start[run]) // self.windows.stride)
         before: I64 = ends[run] + np.clip(inside, 0, kept[run])
-        return before
+        return before if self.chosen is None else np.searchsorted(self.chosen, before).astype(np.int64)
 
     def of(self, numbers: I64) -> FoundWindows:
         """The windows with these numbers, in the order of their anchors among all live rows."""
         start, _, ends = self._anchors
+        numbers = numbers if self.chosen is None else self.chosen[numbers]
         run = np.searchsorted(ends, numbers, "right") - 1
         place = start[run] + (numbers - ends[run]) * self.windows.stride
         before = np.minimum(place, self.windows.length - 1)

@@ -15,6 +15,9 @@ from torch_dataloader_utils.errors import Example, OptionError, UnsupportedTypeE
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.options.sequences import Windows, nanoseconds
+from torch_dataloader_utils.options.transform import PLACE
+from torch_dataloader_utils.reading.chosen import RowMask
+from torch_dataloader_utils.reading.places import FileKeys
 from torch_dataloader_utils.reading.row_count_scan import Over, Sharing, narrowed, over_segments
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.task_reader import TaskReader
@@ -40,6 +43,7 @@ class SegmentRuns:
         stretches: how often a row has another key than the row before it; `starts` and `keys` are empty if a key
             comes back.
         distinct: how many keys there are.
+        anchors: which rows are chosen as anchors, a bit each; None for all.
     """
 
     rows: int
@@ -49,6 +53,7 @@ class SegmentRuns:
     falls: int
     stretches: int
     distinct: int
+    anchors: npt.NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,14 @@ class Clustered:
         first: the number of each run's first row among all live rows, int64 [runs].
         rows: the rows of each run, int64 [runs].
         why: why the data are not in the order of their keys and times; "" if they are.
+        anchors: which live rows are chosen as anchors, bool [rows]; None for all.
     """
 
     live: tuple[tuple[int, ...], ...]
     first: I64
     rows: I64
     why: str = ""
+    anchors: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,7 @@ def clustered(
     sharing: Sharing,
     threads: int,
     over: Over,
+    chosen: RowMask | None = None,
 ) -> Clustered:
     """The runs of these files, whose rows are read in place if those of a key are together and in order.
 
@@ -160,22 +168,46 @@ def clustered(
         sharing: the ranks that share the work.
         threads: that read.
         over: shows the progress over a number of segments.
+        chosen: chooses rows as anchors; None for all.
 
     Raises:
         OptionError: a key or a time is null; names the file.
     """
     windows, time = of
-    spec = live_columns(scan, [*windows.keys, windows.order])
+    spec = _with_anchors(live_columns(scan, [*windows.keys, windows.order], _whole(scan, chosen)), files, chosen)
 
     def work(reader: TaskReader, file: DataFileInfo, place: int) -> SegmentRuns:
-        return segment_runs(reader.live(file.key, place)[1], windows, time, file.path)
+        table = reader.live(file.key, place)[1]
+        found = segment_runs(table, windows, time, file.path)
+        return found if chosen is None else replace(found, anchors=np.packbits(chosen.mask(table).to_numpy(False)))
 
     with sharing.failing_together():
         own = over_segments(spec, files, sharing, threads, over, work)
     found: dict[int, list[SegmentRuns]] = {}
     for part in sharing.gathered(own):
         found |= part
-    return joined_runs([found[place] for place in range(len(files))], time, [file.info.path for file in files])
+    ordered = [found[place] for place in range(len(files))]
+    joined = joined_runs(ordered, time, [file.info.path for file in files])
+    return joined if chosen is None else replace(joined, anchors=_anchors(part for of in ordered for part in of))
+
+
+def _anchors(parts: Iterable[SegmentRuns]) -> npt.NDArray[np.bool_]:
+    """Which live rows are chosen as anchors."""
+    bits = [np.unpackbits(part.anchors, count=part.rows) for part in parts if part.anchors is not None]
+    return np.concatenate([np.zeros(0, np.uint8), *bits]).astype(np.bool_)
+
+
+def _whole(scan: ScanSpec, chosen: RowMask | None) -> list[str]:
+    """The columns of the top level by which anchors are chosen."""
+    names = () if chosen is None else chosen.columns
+    return [top_level(scan.schema, name) for name in names if name != PLACE]
+
+
+def _with_anchors(spec: ScanSpec, files: Sequence[DataFile], chosen: RowMask | None) -> ScanSpec:
+    """The scan that also reads the places of rows, if these decide."""
+    if chosen is None or PLACE not in chosen.columns:
+        return spec
+    return replace(spec, keys=None).with_places(FileKeys({file.info.path: file.name_hash for file in files}))
 
 
 def live_columns(scan: ScanSpec, names: Sequence[str], whole: Iterable[str] = ()) -> ScanSpec:

@@ -153,14 +153,20 @@ class SortedCopy:
         order: by which rows are sorted.
         folder: holds copies.
         identity: of what else decides which rows there are, as text.
+        needed: columns of the top level that are read, although they may not be delivered.
     """
 
     def __init__(
-        self, scan: ScanSpec, files: Sequence[DataFile], order: RowOrder, folder: str | os.PathLike[str], identity: str
+        self,
+        scan: ScanSpec,
+        files: Sequence[DataFile],
+        order: RowOrder,
+        folder: str | os.PathLike[str],
+        identity: str,
+        needed: Sequence[str],
     ) -> None:
-        of_order = [top_level(scan.schema, name) for name in (*order.windows.keys, order.time.name)]
         delivered = [top_level(scan.schema, item.name) for item in scan.given if item.name != PLACE]
-        self._spec = live_columns(scan, [*order.windows.keys, order.time.name], dict.fromkeys([*delivered, *of_order]))
+        self._spec = live_columns(scan, [*order.windows.keys, order.time.name], dict.fromkeys([*delivered, *needed]))
         self._files, self._order, self._folder = files, order, folder
         self._root = Path(os.path.abspath(os.path.expanduser(folder)))
         # Hidden from listings: the folder may lie within the data.

@@ -341,7 +341,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     chosen, copies = options.features.chosen(manifest, options), options.features.copies(manifest, options)
     predicate_columns = _decisive_columns(manifest, chosen, copies)
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
-    needed |= set(options.features.needed(manifest.schema))
+    needed |= set(options.features.needed(manifest.schema, options))
     _check_values(manifest.schema, needed, given)
     scan = ScanSpec(
         opener=manifest.opener,
