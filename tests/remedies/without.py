@@ -27,6 +27,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
     "a file, table or store is to be changed, or a name that only the user knows": (
         "sequences/feature:keys_of",
         "sequences/feature:_copy",
+        "sequences/sorting:is_there",
         "sequences/scan:_gap",
         "delta/entries:_check_depth",
         "delta/files:deleted_rows",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from torch_dataloader_utils import Windows, stream
 from torch_dataloader_utils.errors import DataLoaderUtilsError
@@ -59,6 +60,7 @@ def write(folder: Path, keys: Any) -> None:
         pq.write_table(pa.table(table), folder / f"{file}.parquet", row_group_size=4)
 
 
+@pytest.mark.slow
 def test_ranks_share_the_scan_the_copy_and_errors(tmp_path: Path) -> None:
     from tests.distributed.launching import run_ranks
 

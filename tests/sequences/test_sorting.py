@@ -150,6 +150,15 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path) -> None:
         make(path, Windows(2, order="time", by="key", sort=tmp_path / "_file"))
 
 
+def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, ["a", "b", "a", "b"], [0, 0, 1, 1])
+    windows = Windows(2, order="time", by="key", sort=tmp_path / "_copies")
+    make(path, windows)
+    (tmp_path / "_copies").chmod(0o777)
+    with pytest.raises(OptionError, match="run chmod 700"):
+        make(path, windows)
+
+
 def test_the_remedy_of_scattered_data_sorts_them(tmp_path: Path) -> None:
     path = write(tmp_path, ["a", "b", "a", "b"], [0, 0, 1, 1])
     with pytest.raises(OptionError, match="sorted copy") as refused:

@@ -356,6 +356,7 @@ def test_the_first_batch_and_another_loader_of_the_same_files(data: str) -> None
         {"length": 3, "min_length": 2},
         {"length": 2, "last": 0},
         {"length": 2, "gap": "soon"},
+        {"length": 2, "gap": "1M"},
         {"length": 2, "gap": -1},
         {"length": 2, "pad": "mean"},
         {"length": 2, "future": ["x"]},

@@ -35,7 +35,8 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµμ]+)\s*", re.IGNOREC
 def nanoseconds(duration: str) -> Fraction | None:
     """A duration such as "1h" or "90 min" in nanoseconds; None if it is none."""
     found = _DURATION.fullmatch(duration)
-    unit = None if found is None else _UNITS.get(found[2].lower())
+    # "M" is a month to pandas and a minute to none.
+    unit = None if found is None or found[2] == "M" else _UNITS.get(found[2].lower())
     return None if found is None or unit is None else Fraction(found[1]) * unit
 
 

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -179,7 +180,19 @@ class SortedCopy:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has been written."""
+        """Whether it has been written.
+
+        Raises:
+            OptionError: other users can change what the folder holds: the rows that are read from it would be theirs.
+        """
+        if not self._root.is_dir():
+            return False
+        status = self._root.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OptionError(
+                f"Windows(sort={os.fspath(self._folder)!r}): other users may write to the folder, and could change the "
+                "data in it: run chmod 700 on it, or choose a folder of your own."
+            )
         return os.path.isdir(self.path)
 
     def write(self, over: Over) -> None:
