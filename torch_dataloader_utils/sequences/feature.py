@@ -16,11 +16,14 @@ from torch_dataloader_utils.batching.batches import BatchMaker
 from torch_dataloader_utils.convert.plan import pad_value
 from torch_dataloader_utils.errors import ColumnNotFoundError, Example, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.feature import Feature
-from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import Options, repeats_rows
+from torch_dataloader_utils.options.by_column import with_leaf
 from torch_dataloader_utils.options.sequences import EDGE, Windows
+from torch_dataloader_utils.options.sources import FILE, SHARES
+from torch_dataloader_utils.options.strings import Codes
 from torch_dataloader_utils.options.transform import PLACE
-from torch_dataloader_utils.printing import listed, shown
+from torch_dataloader_utils.printing import listed, plural, shown
 from torch_dataloader_utils.reading.row_count_scan import RowCounts, with_counts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transforms import reads_place
@@ -47,6 +50,11 @@ class TimeWindows(Feature):
     """
 
     windows: Windows
+
+    @property
+    def unit(self) -> Unit:
+        """Windows, each by its anchor."""
+        return Unit.WINDOW
 
     def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
         """The columns of keys and times, and those by which a subset chooses anchors.
@@ -106,7 +114,11 @@ class TimeWindows(Feature):
         scan = scan.planned(len(splits), by_number=True)
         of_batches = window_keys.of_batches(self.windows.horizon)
         of_batches = of_batches if scan.valid_key is None else (*of_batches, scan.valid_key)
-        return replace(source, files=planned, splits=splits, scan=scan, keys=of_batches, rows_are_final=True)
+        text = f"{self.windows.short()}: {plural(len(runs.rows), 'run')} of {plural(int(runs.rows.sum()), 'row')}"
+        return replace(
+            source, files=planned, splits=splits, scan=scan, keys=of_batches, rows_are_final=True, unit=self.unit,
+            sequences=text,
+        )  # fmt: skip
 
     def _found(self, scan: ScanSpec, files: Sequence[DataFile], time: TimeColumn, options: Options) -> Clustered:
         """The runs of the data."""
@@ -146,12 +158,17 @@ class TimeWindows(Feature):
     def _of_copy(self, copy: SortedCopy, source: Source, scan: ScanSpec, options: Options) -> Source:
         """The windows of the sorted copy."""
         given = tuple(item.name for item in scan.given if item.name != PLACE)
+        given_names = tuple(name for name in options.read.metadata_columns if name == SHARES)  # others are in the copy
         of_source = ("filters", "schema", "storage_options", "filesystem", "manifest", "cache", "format_options")
         plain: dict[str, Any] = {**dict.fromkeys((*of_source, "partitioning")), "format": "ipc", "on_error": "raise"}
-        read = replace(options.read, columns=given, **plain)
+        read = replace(options.read, columns=given, metadata_columns=given_names, **plain)
+        convert = options.convert
+        if FILE in scan.converter.codes:
+            names = Codes(tuple(scan.converter.vocabulary(FILE)))
+            convert = replace(convert, strings=with_leaf(convert.strings, "list", FILE, names))
         subset = options.subset if options.chooses_anchors else replace(options.subset, subset=None, fraction=None)
         sequence = replace(options.sequence, sequences=self.windows.replace(sort=None))
-        options = replace(options, read=read, subset=subset, sequence=sequence)
+        options = replace(options, read=read, convert=convert, subset=subset, sequence=sequence)
         made = open_files(copy.path, replace(options, features=options.features.of(options)))
         kept = ("origin", "skipped", "paths", "snapshot", "listing", "subset", "listed")
         return replace(made, **{name: getattr(source, name) for name in kept})
@@ -190,7 +207,8 @@ def keys_of(
                 raise ColumnNotFoundError(
                     f"Windows({role}=): batches have no key {name!r}: expected one of {list(keys)}."
                 )
-    static = tuple(key for key in keys if key in windows.static or key in windows.keys)
+    own = {*windows.static, *windows.keys, *({SHARES} & set(options.read.metadata_columns))}  # a window is drawn whole
+    static = tuple(key for key in keys if key in own)
     past = tuple(key for key in keys if key not in static)
     if not past:
         raise OptionError(f"sequences: all columns of batches, {list(keys)}, have one value for a window: read others.")

@@ -27,6 +27,7 @@ import pyarrow.ipc
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options.sequences import Windows
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.progress import Shown
 from torch_dataloader_utils.reading.row_count_scan import Over
@@ -166,7 +167,7 @@ class SortedCopy:
         identity: str,
         needed: Sequence[str],
     ) -> None:
-        delivered = [top_level(scan.schema, item.name) for item in scan.given if item.name != PLACE]
+        delivered = [top_level(scan.schema, item.name) for item in scan.given if item.name not in (PLACE, SHARES)]
         self._spec = live_columns(scan, [*order.windows.keys, order.time.name], dict.fromkeys([*delivered, *needed]))
         self._files, self._order, self._folder = files, order, folder
         self._root = Path(os.path.abspath(os.path.expanduser(folder)))

@@ -8,10 +8,11 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from torch_dataloader_utils.convert.columns import Column, Dense
+from torch_dataloader_utils.convert.columns import Array, Column, Dense
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, split_of, split_pieces
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.reading.blocks import Block, PieceReader
 from torch_dataloader_utils.reading.windows import places_of, spans_of
 from torch_dataloader_utils.rows import I64
@@ -54,7 +55,7 @@ class WindowStage:
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> WindowTaskReader:
         """A reader of windows, by this reader of rows."""
-        return WindowTaskReader(reader.over({file.info.key: file for file in self.files}), self)
+        return WindowTaskReader(reader.over({file.info.key: file for file in self.files}), self, files)
 
     @cached_property
     def rows_before(self) -> I64:
@@ -73,15 +74,17 @@ class WindowTaskReader:
     Args:
         reader: reads rows, of files with the counts of their live rows.
         stage: says which windows there are.
+        files: by key, those that tasks are of: with how often their windows are drawn, if they are.
     """
 
-    def __init__(self, reader: PieceReader, stage: WindowStage) -> None:
-        self._reader, self._stage = reader, stage
+    def __init__(self, reader: PieceReader, stage: WindowStage, files: Mapping[FileKey, DataFile]) -> None:
+        self._reader, self._stage, self._files = reader, stage, files
 
     def block(self, task: Task) -> Block:
         """The task's windows."""
         stage, pieces = self._stage, list(split_pieces(task.pieces))
-        found = stage.runs.of(np.concatenate([np.zeros(0, np.int64), *map(self._numbers, pieces)]))
+        numbers, shares = map(np.concatenate, zip(*map(self._numbers, pieces), strict=True))
+        found = stage.runs.of(numbers)
         reads, first = self._reads(found.rows - found.before, found.rows + found.after + 1)
         block, _ = self._reader.read(reads, task.pad, task.epoch)
         recorder().enter("shuffle")
@@ -90,6 +93,8 @@ class WindowTaskReader:
         spans = np.stack([anchors, found.before[order], found.after[order]], axis=1)
         columns = cast("dict[str, Any]", block.columns)
         made: dict[str, Any] = {key: columns[key].take(anchors) for key in stage.keys.static}
+        if SHARES in made:
+            made[SHARES] = Dense(shares[order])
         if stage.valid_key is not None:
             made[stage.valid_key] = columns[stage.valid_key].take(anchors)
         past = {key: cast("Dense", columns[key]).array for key in stage.keys.past}
@@ -106,10 +111,19 @@ class WindowTaskReader:
         """Close the open files."""
         self._reader.close()
 
-    def _numbers(self, piece: Piece) -> I64:
-        """The numbers of a piece's windows among all."""
+    def _numbers(self, piece: Piece) -> tuple[I64, Array]:
+        """The numbers of a piece's windows among all; and how often each is drawn on average, float32 [windows]."""
         assert piece.rows is not None
-        return piece.rows.numbers() + self._stage.windows_before[split_of(piece).file.key]
+        key = split_of(piece).file.key
+        file, before, numbers = self._files[key], self._stage.windows_before[key], piece.rows.numbers()
+        if (draws := file.draws) is None:
+            return numbers + before, np.ones(len(numbers), np.float32)
+        starts = np.array(file.layout.plan_starts())
+        segments = range(*(np.searchsorted(starts, [numbers.min(), numbers.max()], "right") - [1, 0]).tolist())
+        firsts = np.cumsum([0, *map(draws.count, range(segments.stop))])
+        drawn = np.concatenate([draws.rows(place) + firsts[place] for place in segments])
+        own = drawn[numbers - starts[segments.start]]
+        return own + before, np.concatenate([draws.shares(place) for place in segments])[own - firsts[segments.start]]
 
     def _reads(self, first: I64, stop: I64) -> tuple[list[Piece], I64]:
         """What holds all these ranges of live rows; and of each, by how much numbers in the block are smaller."""
