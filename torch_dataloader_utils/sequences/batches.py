@@ -67,16 +67,16 @@ class WindowMaker:
         part = block.slice(first, last)
         windowed, horizon = _windowed(part), self._windows.horizon
         columns: dict[str, Column] = {key: column for key, column in (part.columns or {}).items() if key != WINDOWS}
-        spans, keys, past = windowed.spans, windowed.keys, (1 - self._windows.length, self._windows.length)
+        places, keys, past = windowed.places, windowed.keys, (1 - self._windows.length, self._windows.length)
         for key, array in windowed.rows.items():
             fill = keys.fills.get(key)
-            columns[key] = gathered(array, spans, *past, fill)
+            columns[key] = gathered(array, places, *past, fill)
             if key in keys.future:
-                columns[key + FUTURE] = gathered(array, spans, 1, horizon, fill)
+                columns[key + FUTURE] = gathered(array, places, 1, horizon, fill)
         if keys.masks:
-            columns[VALID_PAST] = reality(spans, *past)
+            columns[VALID_PAST] = reality(places, *past)
             if horizon:
-                columns[VALID_FUTURE] = reality(spans, 1, horizon)
+                columns[VALID_FUTURE] = reality(places, 1, horizon)
         return Block.of_columns(part.rows, columns)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,96 +44,118 @@ class WindowKeys:
         return (*own, *masks)
 
 
+class WindowPlaces(NamedTuple):
+    """Where windows lie among rows: int64 [windows] each.
+
+    Attributes:
+        anchor: the number of the anchor's row.
+        low: that of the first row that the window has.
+        high: that of the last one.
+    """
+
+    anchor: I64
+    low: I64
+    high: I64
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowedRows:
-    """Windows over rows: window i has the anchor `spans[i, 0]`, rows `spans[i, 1]` before it and `spans[i, 2]` after.
+    """Windows over rows, by their anchors; where each lies follows as batches are made.
 
     Attributes:
         rows: the values of all rows by key, [rows, ...] each.
-        spans: int64 [windows, 3].
+        anchors: the number of each anchor's row, int64 [windows].
+        runs: the number of the first row of each run, and that of all rows, int64 [runs + 1], ascending.
+        reach: how many rows a window has before and after its anchor, unless its run ends before.
         keys: of batches.
     """
 
     rows: Mapping[str, Array]
-    spans: I64
+    anchors: I64
+    runs: I64
+    reach: tuple[int, int]
     keys: WindowKeys
 
     def __len__(self) -> int:
-        return len(self.spans)
+        return len(self.anchors)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows and of the windows' places."""
-        return sum(array.nbytes for array in self.rows.values()) + self.spans.nbytes
+        return sum(array.nbytes for array in self.rows.values()) + self.anchors.nbytes + self.runs.nbytes
+
+    @property
+    def places(self) -> WindowPlaces:
+        """Where the windows lie."""
+        run, (before, after) = np.searchsorted(self.runs, self.anchors, "right") - 1, self.reach
+        low, high = self.runs[run], self.runs[run + 1] - 1
+        return WindowPlaces(
+            self.anchors, np.maximum(low, self.anchors - before), np.minimum(high, self.anchors + after)
+        )
 
     def slice(self, first: int, last: int) -> WindowedRows:
         """Windows `[first, last)`, as views."""
-        return WindowedRows(self.rows, self.spans[first:last], self.keys)
+        return replace(self, anchors=self.anchors[first:last])
 
     @staticmethod
     def concat(columns: Sequence[WindowedRows]) -> WindowedRows:
         """The windows of all `columns`, with copies of their rows alone."""
         parts = [column._alone() for column in columns]
-        ends = np.cumsum([0, *(part._count for part in parts)])
         rows = {key: np.concatenate([part.rows[key] for part in parts]) for key in parts[0].rows}
-        spans = [part.spans + np.array([end, 0, 0]) for part, end in zip(parts, ends[:-1], strict=True)]
-        return WindowedRows(rows, np.concatenate(spans), columns[0].keys)
+        ends = np.cumsum([0, *(part.runs[-1] for part in parts)])
+        anchors = np.concatenate([part.anchors + end for part, end in zip(parts, ends, strict=False)])
+        runs = np.concatenate([*(part.runs[:-1] + end for part, end in zip(parts, ends, strict=False)), ends[-1:]])
+        return replace(columns[0], rows=rows, anchors=anchors, runs=runs)
 
     def take(self, places: Array, memory: Memory | None = None) -> WindowedRows:
         """The windows with these numbers (integers [m])."""
-        return WindowedRows(self.rows, self.spans[places], self.keys)
+        return replace(self, anchors=self.anchors[places])
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header with the keys, the places, and the rows of each key."""
-        return (_windowed, tuple(self.rows), self.keys), [self.spans, *self.rows.values()]
-
-    @property
-    def _count(self) -> int:
-        return len(next(iter(self.rows.values())))
+        return (_windowed, tuple(self.rows), self.reach, self.keys), [self.anchors, self.runs, *self.rows.values()]
 
     def _alone(self) -> WindowedRows:
         """The same windows, with no rows of others."""
-        count, first, last = self._count, self.spans[:, 0] - self.spans[:, 1], self.spans[:, 0] + self.spans[:, 2]
-        marks = np.zeros(count + 1, np.int64)
-        np.add.at(marks, first, 1)
-        np.add.at(marks, last + 1, -1)
+        places, marks = self.places, np.zeros(self.runs[-1] + 1, np.int64)
+        np.add.at(marks, places.low, 1)
+        np.add.at(marks, places.high + 1, -1)
         used = np.cumsum(marks[:-1]) > 0
         if used.all():
             return self
-        places, spans = np.cumsum(used) - 1, self.spans.copy()
-        spans[:, 0] = places[spans[:, 0]]
-        return WindowedRows({key: array[used] for key, array in self.rows.items()}, spans, self.keys)
+        before = np.cumsum([0, *used])
+        rows = {key: array[used] for key, array in self.rows.items()}
+        return replace(self, rows=rows, anchors=before[self.anchors], runs=before[self.runs])
 
 
-def _windowed(spans: I64, *parts: Any) -> WindowedRows:
-    """The column whose `parts()` held these arrays, the keys of rows and those of batches."""
-    *arrays, rows, keys = parts
-    return WindowedRows(dict(zip(rows, arrays, strict=True)), spans, keys)
+def _windowed(anchors: I64, runs: I64, *parts: Any) -> WindowedRows:
+    """The column whose `parts()` held these arrays, the keys of rows, the reach of windows and the keys of batches."""
+    *arrays, rows, reach, keys = parts
+    return WindowedRows(dict(zip(rows, arrays, strict=True)), anchors, runs, reach, keys)
 
 
-def gathered(array: Array, spans: I64, first: int, width: int, fill: Any) -> Dense:
+def gathered(array: Array, places: WindowPlaces, first: int, width: int, fill: Any) -> Dense:
     """The rows of windows from the one that lies `first` after the anchor: [windows, width, ...], in fresh memory.
 
     Args:
         array: of all rows.
-        spans: of the windows.
+        places: of the windows.
         first: 0 for the anchor itself, negative for rows before it.
         width: how many rows of each window.
         fill: what stands for rows that the window does not have; None: the nearest row that it has.
     """
-    low, high = spans[:, 0] - spans[:, 1], spans[:, 0] + spans[:, 2]
-    start = spans[:, 0] + first
-    whole = (start >= low) & (start + width - 1 <= high)
+    start = places.anchor + first
+    whole = (start >= places.low) & (start + width - 1 <= places.high)
     if whole.all():
         return Dense(_consecutive(array, start, width))
-    out = np.empty((len(spans), width, *array.shape[1:]), array.dtype)
+    out = np.empty((len(start), width, *array.shape[1:]), array.dtype)
     out[whole] = _consecutive(array, start[whole], width)
     part = ~whole
-    places = start[part, None] + np.arange(width)
-    nearest = np.clip(places, low[part, None], high[part, None])
+    rows = start[part, None] + np.arange(width)
+    nearest = np.clip(rows, places.low[part, None], places.high[part, None])
     values = array[nearest]
     if fill is not None:
-        values[places != nearest] = fill
+        values[rows != nearest] = fill
     out[part] = values
     return Dense(out)
 
@@ -150,7 +172,7 @@ def _consecutive(array: Array, start: I64, width: int) -> Array:
     return views[start].view(array.dtype).reshape(shape)
 
 
-def reality(spans: I64, first: int, width: int) -> Dense:
+def reality(places: WindowPlaces, first: int, width: int) -> Dense:
     """Which rows of the windows are real, not padding: bool [windows, width]; arguments as of `gathered`."""
-    offsets = np.arange(first, first + width)
-    return Dense((offsets >= -spans[:, 1, None]) & (offsets <= spans[:, 2, None]))
+    rows = places.anchor[:, None] + np.arange(first, first + width)
+    return Dense((rows >= places.low[:, None]) & (rows <= places.high[:, None]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from torch_dataloader_utils.reading.blocks import Block, PieceReader
 from torch_dataloader_utils.reading.windows import places_of, spans_of
 from torch_dataloader_utils.rows import I64
 from torch_dataloader_utils.sequences.columns import FUTURE, VALID_PAST, WINDOWS, WindowedRows, WindowKeys
-from torch_dataloader_utils.sequences.runs import TimeRuns
+from torch_dataloader_utils.sequences.runs import FoundWindows, TimeRuns
 
 _APART = 256  # rows between windows that are read rather than left out
 
@@ -68,6 +68,47 @@ def _widened(content: Mapping[str, Any], width: int) -> dict[str, Any]:
     return {**content, "shape": f"[B, {width}{shape.removeprefix('[B')}"}
 
 
+class RowSpans(NamedTuple):
+    """Live rows that are read into a block: ranges `[start, stop)` in ascending order, int64 [spans] each."""
+
+    start: I64
+    stop: I64
+
+    @classmethod
+    def of(cls, windows: FoundWindows) -> RowSpans:
+        """Those that hold these windows, which are in the order of their anchors."""
+        return cls._joined(windows.rows - windows.before, windows.rows + windows.after + 1)
+
+    @classmethod
+    def union(cls, parts: Sequence[RowSpans]) -> RowSpans:
+        """Those that hold all of these."""
+        start, stop = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+        order = np.argsort(start, kind="stable")
+        return cls._joined(start[order], np.maximum.accumulate(stop[order]))
+
+    @classmethod
+    def _joined(cls, start: I64, stop: I64) -> RowSpans:
+        """Ascending ranges; those that lie little apart are read together."""
+        apart = np.flatnonzero(start[1:] > stop[:-1] + _APART)
+        return cls(start[np.append(0, apart + 1)[: len(start)]], stop[np.append(apart, len(stop) - 1)[: len(stop)]])
+
+    @property
+    def _before(self) -> I64:
+        """The rows of the block before each range, and all: int64 [spans + 1]."""
+        return np.cumsum([0, *(self.stop - self.start)])
+
+    def places(self, rows: I64) -> I64:
+        """The numbers in the block of these live rows, which the ranges hold."""
+        shift = self.start - self._before[:-1]
+        return rows - (shift[0] if len(shift) == 1 else shift[np.searchsorted(self.start, rows, "right") - 1])
+
+    def runs(self, first: I64) -> I64:
+        """Where runs begin in the block, cut ones too, and its end, ascending; `first`: of the runs, live rows."""
+        begun = first[slice(*np.searchsorted(first, [self.start[0], self.stop[-1]]).tolist())]
+        held = begun[begun < self.stop[np.searchsorted(self.start, begun, "right") - 1]]
+        return np.union1d(self._before, self.places(held))
+
+
 class WindowTaskReader:
     """Executes tasks over anchors. One per thread or process.
 
@@ -83,22 +124,23 @@ class WindowTaskReader:
     def block(self, task: Task) -> Block:
         """The task's windows."""
         stage, pieces = self._stage, list(split_pieces(task.pieces))
-        numbers, shares = map(np.concatenate, zip(*map(self._numbers, pieces), strict=True))
-        found = stage.runs.of(numbers)
-        reads, first = self._reads(found.rows - found.before, found.rows + found.after + 1)
-        block, _ = self._reader.read(reads, task.pad, task.epoch)
+        rows, parts, shares = zip(*map(self._windows, pieces), strict=True)
+        spans = RowSpans.union(parts)
+        ends = zip(spans.start.tolist(), spans.stop.tolist(), strict=True)
+        block, _ = self._reader.read([piece for span in ends for piece in self._pieces(*span)], task.pad, task.epoch)
         recorder().enter("shuffle")
         order = places_of(task.pieces, iter(spans_of([len(piece) for piece in pieces])))
-        anchors = (found.rows - first)[order]
-        spans = np.stack([anchors, found.before[order], found.after[order]], axis=1)
+        anchors = np.concatenate([spans.places(each) for each in rows])[order]
         columns = cast("dict[str, Any]", block.columns)
         made: dict[str, Any] = {key: columns[key].take(anchors) for key in stage.keys.static}
         if SHARES in made:
-            made[SHARES] = Dense(shares[order])
+            made[SHARES] = Dense(np.concatenate(shares)[order])
         if stage.valid_key is not None:
             made[stage.valid_key] = columns[stage.valid_key].take(anchors)
         past = {key: cast("Dense", columns[key]).array for key in stage.keys.past}
-        return Block.of_columns(len(spans), {**made, WINDOWS: cast("Any", WindowedRows(past, spans, stage.keys))})
+        reach = stage.runs.windows.length - 1, stage.runs.windows.horizon
+        windows = WindowedRows(past, anchors, spans.runs(stage.runs.first), reach, stage.keys)
+        return Block.of_columns(len(anchors), {**made, WINDOWS: cast("Any", windows)})
 
     def share(self, task: Task) -> None:
         """None: one reader reads the rows of a task."""
@@ -110,6 +152,12 @@ class WindowTaskReader:
     def close(self) -> None:
         """Close the open files."""
         self._reader.close()
+
+    def _windows(self, piece: Piece) -> tuple[I64, RowSpans, Array]:
+        """The anchors of a piece's windows, what holds these, and how often each is drawn on average, float32 [n]."""
+        numbers, shares = self._numbers(piece)
+        found = self._stage.runs.of(numbers)
+        return found.rows, RowSpans.of(found), shares
 
     def _numbers(self, piece: Piece) -> tuple[I64, Array]:
         """The numbers of a piece's windows among all; and how often each is drawn on average, float32 [windows]."""
@@ -124,17 +172,6 @@ class WindowTaskReader:
         drawn = np.concatenate([draws.rows(place) + firsts[place] for place in segments])
         own = drawn[numbers - starts[segments.start]]
         return own + before, np.concatenate([draws.shares(place) for place in segments])[own - firsts[segments.start]]
-
-    def _reads(self, first: I64, stop: I64) -> tuple[list[Piece], I64]:
-        """What holds all these ranges of live rows; and of each, by how much numbers in the block are smaller."""
-        order = np.argsort(first, kind="stable")
-        ends = np.maximum.accumulate(stop[order])
-        begins = np.flatnonzero(np.concatenate([[True], first[order][1:] > ends[:-1] + _APART]))
-        starts, stops = first[order][begins], ends[np.append(begins[1:] - 1, len(ends) - 1)]
-        before = np.cumsum([0, *(stops - starts)])
-        pieces = [piece for span in zip(starts.tolist(), stops.tolist(), strict=True) for piece in self._pieces(*span)]
-        span = np.searchsorted(starts, first, "right") - 1
-        return pieces, (starts - before[:-1])[span]
 
     def _pieces(self, start: int, stop: int) -> Sequence[Piece]:
         """The pieces of files that hold the live rows `[start, stop)`."""
