@@ -234,6 +234,13 @@ def edged(row: int) -> tuple[int, ...]:
     return tuple(min(max(row + step, 0), len(EVERY) - 1) for step in range(-5, 3))
 
 
+def anchors_of(batch: Any) -> list[int]:
+    """The anchors of the real windows of the batch, whose other rows are checked."""
+    found = windows_of(batch)
+    assert found == [edged(window[5]) for window in found]
+    return [window[5] for window in found]
+
+
 TRAIN = Subsets({"train": 0.7, "val": 0.3})["train"]
 BY_NAME = TRAIN.replace(by="name")
 FRACTION = Sample(0.7)
@@ -321,6 +328,7 @@ OF_ONE = {
     "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
     "windows": one(each_once(map(edged, EVERY[::2])), windows_of, **WINDOWS),
     "windows, padded": one(each_once(map(edged, EVERY[::2])), windows_of, even="pad", **WINDOWS),
+    "drawn windows": Part(write_rows, weighted(90, sequences=ALL_WINDOWS, even="pad"), drawn(90, EVERY), anchors_of),
     "windows of a subset": one(
         each_once(map(edged, chosen(subset=TRAIN))), windows_of, subset=TRAIN, sequences=ALL_WINDOWS
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.resume.helpers import batches, pass_with_states
 from tests.sequences.by_hand import delivered, filled, make, sequences_of, windows_of, write
-from torch_dataloader_utils import Subsets, Transform, Windows, merge_state_dicts, stream
+from torch_dataloader_utils import Files, Subsets, Transform, Windows, merge_state_dicts, stream
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     ColumnNotFoundError,
@@ -308,6 +309,9 @@ def test_columns_that_are_no_windows_are_refused(data: str, tmp_path: Path) -> N
         make(data, Windows(2, order="time", by="keys"))
     with pytest.raises(ColumnNotFoundError, match=r"Windows\(static=\): batches have no key 'y'"):
         make(data, Windows(2, order="time", by="key", static="y"))
+    for fields in ({"horizon": 1, "future": ["key"]}, {"pad": {"half": 0}, "static": ["half"]}):
+        with pytest.raises(OptionError, match="has one value for a window"):
+            make(data, Windows(2, order="time", by="key", **fields))
     with pytest.raises(UnsupportedTypeError, match="order='key'"):
         make(data, Windows(2, order="key"))
     with pytest.raises(UnsupportedTypeError, match="by='half'"):
@@ -329,6 +333,50 @@ def test_other_windows_do_not_resume(data: str) -> None:
     other = make(data, windows.replace(length=5))
     with pytest.raises(CheckpointMismatchError, match="sequences"):
         other.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("sort", [False, True])
+def test_rows_of_windows_have_names_and_windows_are_drawn_by_weights(data: str, tmp_path: Path, sort: bool) -> None:
+    windows, path, order = Windows(4, order="time", by="key", horizon=1, pad=-1), data, np.arange(len(KEYS))
+    if sort:
+        order = np.random.default_rng(0).permutation(len(KEYS))
+        keys, times = [KEYS[row] for row in order], [TIMES[row] for row in order]
+        path, windows = write(tmp_path, keys, times, CUTS), windows.replace(sort=tmp_path / "_copies")
+    named = Files(path, metadata_columns=["_file", "_pos", "_draws"])
+    loader = stream(named, sequences=windows, batch_size=4, num_workers=0, output_format="numpy", shuffle=True)
+    once, files = list(loader), loader.vocabulary("_file")
+    assert [Path(name).name for name in files] == [f"{file:02}.parquet" for file in range(len(CUTS) + 1)]
+    for batch in once:
+        file = np.searchsorted(CUTS, batch["x"], "right")
+        real = batch["valid_past"]
+        assert (batch["_file"] == file)[real].all()
+        assert (batch["_pos"] == batch["x"] - np.array([0, *CUTS])[file])[real].all()
+        assert (batch["_pos"] == -1)[~real].all()
+        assert (batch["_draws"] == 1).all()
+    anchors = [batch["x"][:, -1] for batch in loader.replace(shuffle=False)]
+    weights = np.arange(len(KEYS)) % 4
+    loader.set_row_weights(weights, rows_per_epoch=100)
+    shares = dict(zip(np.concatenate(anchors).tolist(), (100 * weights / weights.sum()).tolist(), strict=True))
+    whole, seen = delivered(once, windows), Counter[int]()
+    for batch in loader:
+        for place, row in enumerate(batch["x"][:, -1].tolist()):
+            assert (tuple(batch["x"][place].tolist()), tuple(batch["x_future"][place].tolist())) == whole[row]
+            assert batch["_draws"][place] == np.float32(shares[row])
+            seen[row] += 1
+    assert all(int(share) <= seen[row] <= int(share) + 1 for row, share in shares.items())
+    assert seen.total() == 100
+
+
+def test_plans_count_windows(data: str) -> None:
+    loader = make(data, Windows(4, order="time", by="key"), batch_size=8)
+    count = len(expected(Windows(4, order="time", by="key")))
+    said = loader.dataset.describe()
+    assert (said.rows, said.units, said.batch_in_words) == (count, "windows", "8 windows")
+    assert said.sequences == f"Windows(4, order='time', by=['key']): 8 runs of {len(KEYS)} rows"
+    assert f"windows {count}" in repr(loader)
+    assert f"{count} windows" in str(loader.dataset.plan())
+    with pytest.raises(OptionError, match=r"rows_of\(\) with sequences"):
+        loader.dataset.rows_of(0, 0)
 
 
 def test_no_window_at_all_is_an_empty_loader(data: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -359,6 +407,7 @@ def test_the_first_batch_and_another_loader_of_the_same_files(data: str) -> None
         {"length": 2, "gap": "1M"},
         {"length": 2, "gap": -1},
         {"length": 2, "pad": "mean"},
+        {"length": 2, "pad": True},
         {"length": 2, "future": ["x"]},
         {"length": True},
     ],

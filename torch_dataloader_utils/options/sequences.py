@@ -54,7 +54,7 @@ def _pad(name: str, value: Any) -> Any:
     numbers = list(value.values()) if isinstance(value, Mapping) else [value]
     words = list(value) if isinstance(value, Mapping) else []
     fits = all(isinstance(number, (int, float)) for number in numbers) and all(isinstance(key, str) for key in words)
-    if not fits and value != EDGE:
+    if (not fits and value != EDGE) or isinstance(value, bool):
         raise OptionError(f'{name}={shown(value)}: expected a number, "edge", or a dict of column -> number.')
     return value
 

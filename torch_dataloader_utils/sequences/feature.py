@@ -105,16 +105,14 @@ class TimeWindows(Feature):
             scan.valid_key,
         )
         splits = splits_of(planned, options.split)
-        if not splits:
-            _LOG.warning(
-                "%s: no run has the %d rows of a window; the loader is empty", ", ".join(source.paths) or "the data",
-                sum(self.windows.least),
-            )  # fmt: skip
+        if len(runs.rows) and not splits:
+            _LOG.warning("sequences: no run has the %d rows of a window; the loader is empty", sum(self.windows.least))
         scan = replace(_without(scan, self.needed(scan.schema, options)), stage=stage)
         scan = scan.planned(len(splits), by_number=True)
         of_batches = window_keys.of_batches(self.windows.horizon)
         of_batches = of_batches if scan.valid_key is None else (*of_batches, scan.valid_key)
-        text = f"{self.windows.short()}: {plural(len(runs.rows), 'run')} of {plural(int(runs.rows.sum()), 'row')}"
+        windows = self.windows.replace(sort=None).short()
+        text = f"{windows}: {plural(len(runs.rows), 'run')} of {plural(int(runs.rows.sum()), 'row')}"
         return replace(
             source, files=planned, splits=splits, scan=scan, keys=of_batches, rows_are_final=True, unit=self.unit,
             sequences=text,
@@ -171,7 +169,8 @@ class TimeWindows(Feature):
         options = replace(options, read=read, convert=convert, subset=subset, sequence=sequence)
         made = open_files(copy.path, replace(options, features=options.features.of(options)))
         kept = ("origin", "skipped", "paths", "snapshot", "listing", "subset", "listed")
-        return replace(made, **{name: getattr(source, name) for name in kept})
+        text = f"{made.sequences}, in a sorted copy: {copy.path}"
+        return replace(made, sequences=text, **{name: getattr(source, name) for name in kept})
 
     def batches(self, maker: BatchMaker) -> BatchMaker:
         """Batches of windows."""
@@ -212,6 +211,12 @@ def keys_of(
     past = tuple(key for key in keys if key not in static)
     if not past:
         raise OptionError(f"sequences: all columns of batches, {list(keys)}, have one value for a window: read others.")
+    for role, named in (("future", windows.future or ()), ("pad", pads)):
+        for name in named:
+            if name in static:
+                raise OptionError(
+                    f"Windows({role}=): {name!r} has one value for a window, as the columns of by and static have."
+                )
     _check_numbers(windows, {key: report[key] for key in past})
     future = past if windows.future is None else tuple(key for key in past if key in windows.future)
     future = future if windows.horizon else ()

@@ -168,7 +168,7 @@ class Source:
         rows = "unknown" if self.splits.rows is None else f"{self.splits.rows:,}"
         if self.splits.rows is not None and not self.rows_are_final:
             rows = f"known only after reading (of {rows})"
-        return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
+        return f"files {len(self.files):,}, splits {len(self.splits):,}, {self.unit.planned}s {rows}"
 
 
 def open_files(
