@@ -301,8 +301,11 @@ def test_columns_that_are_no_windows_are_refused(data: str, tmp_path: Path) -> N
             len(list(make(str(tmp_path), **{"windows": windows, **_renamed(remedy.given)}, columns=["time", "text"])))
             == 1
         )
-    with pytest.raises(UnsupportedTypeError, match="'lists' is of type list"):
-        make(str(tmp_path), windows, columns=["time", "lists"])
+    ragged = windows.replace(horizon=1, future=["lists"], pad={"lists": 0, "time": 0})
+    with pytest.raises(UnsupportedTypeError, match="'lists' is of type list") as refused:
+        make(str(tmp_path), ragged, columns=["time", "lists"])
+    (remedy,) = refused.value.remedies
+    assert len(list(make(str(tmp_path), remedy.given["sequences"], columns=["time", "lists"]))) == 1
     with pytest.raises(OptionError, match="'valid_past' would be twice"):
         make(str(tmp_path), windows.replace(pad=0), columns=["time", "valid_past"])
     with pytest.raises(ColumnNotFoundError, match=r"Windows\(by='keys'\): no such column.*'key'"):
@@ -365,6 +368,8 @@ def test_rows_of_windows_have_names_and_windows_are_drawn_by_weights(data: str, 
             seen[row] += 1
     assert all(int(share) <= seen[row] <= int(share) + 1 for row, share in shares.items())
     assert seen.total() == 100
+    with pytest.raises(OptionError, match="a weight for each of the 62 windows"):
+        loader.set_row_weights([1], rows=([0], [0]))
 
 
 def test_plans_count_windows(data: str) -> None:

@@ -41,6 +41,11 @@ def set_weights(here: Passes, values: Any, rows: Any, rows_per_epoch: int | None
         here.move_to(replace(source, weights=None))
         return
     check(source, options)
+    if rows is not None and source.unit is Unit.WINDOW:
+        raise OptionError(
+            f"{_CALL}(rows=) with sequences: windows have no names of their own. Give a weight for each of the "
+            f"{source.splits.rows:,} windows, in the order of an unshuffled epoch."
+        )
     if rows_per_epoch is not None and not (type(rows_per_epoch) is int and rows_per_epoch > 0):
         raise OptionError(f"{_CALL}(rows_per_epoch={shown(rows_per_epoch)}): expected a whole number of at least 1.")
     before = source.weights if isinstance(source.weights, WeightedRows) else None

@@ -238,13 +238,17 @@ def _check_numbers(windows: Windows, contents: Mapping[str, Mapping[str, Any]]) 
     if not kinds:
         return
     all_text = all(str(kind) in ("string", "large_string") for kind in kinds.values())
-    static = windows.replace(static=[*windows.static, *kinds])
+    fields: dict[str, Any] = {"static": [*windows.static, *kinds]}
+    if windows.future is not None:
+        fields["future"] = [key for key in windows.future if key not in kinds] or None
+    if isinstance(windows.pad, Mapping):
+        fields["pad"] = {key: value for key, value in windows.pad.items() if key not in kinds}
     raise UnsupportedTypeError(
         f"sequences: {listed(f'column {key!r} is of type {kind}' for key, kind in kinds.items())}, but windows are "
-        "made of numbers, and of lists of one length.",
+        "made of numbers, and of lists of one length, which Files(path, schema=) can declare.",
         remedies=[
             *([use("whole numbers", strings="codes")] if all_text else []),
-            use("one value for a window", sequences=static),
+            use("one value for a window", sequences=windows.replace(**fields)),
         ],
     )
 
