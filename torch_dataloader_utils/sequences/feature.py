@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,10 +139,16 @@ class TimeWindows(Feature):
         """The sorted copy, if one is asked for.
 
         Raises:
-            OptionError: a transform knows rows by their places, which a copy does not keep.
+            OptionError: a transform knows rows by their places, which a copy does not keep; or this is Windows.
         """
         if self.windows.sort is None:
             return None
+        if sys.platform == "win32":
+            raise OptionError(
+                "Windows(sort=) needs a Unix system: processes share its folder by locks of files that end with their "
+                "process. Sort the data before they are read, or use WSL.",
+                remedies=[use("reads data in order", sequences=self.windows.replace(sort=None))],
+            )
         if reads_place(scan.transform):
             raise OptionError(
                 "Windows(sort=) with a transform that was fitted on the same rows: it knows them by their places in "

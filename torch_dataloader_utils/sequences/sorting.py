@@ -6,12 +6,12 @@ what matters is that the rows of a key are together.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +37,9 @@ from torch_dataloader_utils.rows import I64, stable_order
 from torch_dataloader_utils.schemas.columns import top_level
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 from torch_dataloader_utils.sequences.scan import U64, TimeColumn, keys_of_rows, live_columns
+
+if sys.platform != "win32":
+    import fcntl
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
