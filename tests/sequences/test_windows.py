@@ -17,10 +17,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tests.resume.helpers import batches, pass_with_states
 from tests.sequences.by_hand import delivered, filled, make, sequences_of, windows_of, write
 from torch_dataloader_utils import Files, Subsets, Transform, Windows, merge_state_dicts, stream
+from torch_dataloader_utils.cli.app import app
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     ColumnNotFoundError,
@@ -380,6 +382,10 @@ def test_plans_count_windows(data: str) -> None:
     assert said.sequences == f"Windows(4, order='time', by=['key']): 8 runs of {len(KEYS)} rows"
     assert f"windows {count}" in repr(loader)
     assert f"{count} windows" in str(loader.dataset.plan())
+    fields = '{"length": 4, "order": "time", "by": "key"}'
+    shown = CliRunner().invoke(app, ["plan", data, "--num-ranks", "2", "--set", f"sequences={fields}"])
+    assert shown.exit_code == 0, shown.output
+    assert f"windows  {count}\n" in shown.output
     with pytest.raises(OptionError, match=r"rows_of\(\) with sequences"):
         loader.dataset.rows_of(0, 0)
 
