@@ -68,7 +68,11 @@ def main() -> None:
         assert loader.metrics()["rows"] > 0
     fsspec.filesystem("memory").pipe("/rows.parquet", Path("rows.parquet").read_bytes())
     processes = {"worker_mode": "processes", "num_workers": 1}
-    for path, keywords in (("rows.parquet", processes), ("memory://rows.parquet", {"cache": "folder"})):
+    copied = {"sequences": tdu.Windows(2, order="id", sort="folder")}
+    in_order = tdu.stream("rows.parquet", sequences=tdu.Windows(2, order="id"), batch_size=300, num_workers=2)
+    assert sum(len(batch["id"]) for batch in in_order) == 9_999
+    failing = (("rows.parquet", processes), ("memory://rows.parquet", {"cache": "folder"}), ("rows.parquet", copied))
+    for path, keywords in failing:
         with pytest.raises(tdu.OptionError, match="Unix") as caught:
             next(iter(tdu.stream(path, **keywords)))
         assert caught.value.remedies
