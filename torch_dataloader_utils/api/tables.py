@@ -185,7 +185,7 @@ class TableDataset(SnapshotDataset):
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
-            follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
 
         Raises:
             UnknownOptionError: a keyword does not exist.
@@ -286,7 +286,7 @@ class IcebergDataset(TableDataset):
             ref: read this branch or tag.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
             appended: read only what was appended after a snapshot, as Appended(...) says.
-            follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
             scan_filter: rules out files and row groups like filters, but drops no single row.
             metadata_columns: columns such as "_file" and "_pos" to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

@@ -113,7 +113,8 @@ class _Facts:
         if not self.waits:
             return "each pass is what was appended since the one before it"
         below = "; below is the last one" if self.source.files else ""
-        return f"the next pass is what is appended after this snapshot, known once it has begun{below}"
+        here = "snapshot" if self.source.snapshot is None else self.source.snapshot.cursor.place.split()[0]
+        return f"the next pass is what is appended after this {here}, known once it has begun{below}"
 
     @property
     def _batch_type(self) -> str:

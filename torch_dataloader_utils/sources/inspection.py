@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,17 +44,31 @@ def files_to_read(
     progress: Progress,
 ) -> tuple[Storage, Inspected]:
     """The storage and the files; with `on_error="skip"` those that can be decoded, the same on all ranks."""
-    if read.on_error == "raise":
-        return _inspected(path, read, sharers, progress)
-    check = SharedCheck(sharers)
-    with check.failing_together():
+    found: list[Inspected] = []
+
+    def inspect() -> tuple[Storage, Inspected]:
         storage, inspected = _inspected(path, read, sharers, progress)
-        own = _own_damage(storage, inspected, read, check, progress)
-    checked = without_damage(inspected, check.joined(_data_files(inspected), own))
-    if read.manifest is not None and checked != inspected:
+        found.append(inspected)
+        return storage, inspected
+
+    storage, checked = sound_inspection(inspect, read, sharers, progress)
+    if read.manifest is not None and checked != found[0]:
         keep = partial(new_manifest, read.manifest, read, partial(asked_by, path, read), lambda: checked)
         from_first_rank(lambda: len(keep()), sharers, "read the files, once rank 0 has saved the manifest")
     return storage, checked
+
+
+def sound_inspection(
+    inspect: Callable[[], tuple[Storage, Inspected]], read: ReadOptions, sharers: Sharers, progress: Progress
+) -> tuple[Storage, Inspected]:
+    """What `inspect` returns; with `on_error="skip"` without files that cannot be decoded, the same on all ranks."""
+    if read.on_error == "raise":
+        return inspect()
+    check = SharedCheck(sharers)
+    with check.failing_together():
+        storage, inspected = inspect()
+        own = _own_damage(storage, inspected, read, check, progress)
+    return storage, without_damage(inspected, check.joined(_data_files(inspected), own))
 
 
 def sound_files(

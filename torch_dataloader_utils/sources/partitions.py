@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from typing import TypeAlias
 from urllib.parse import unquote
 
 from torch_dataloader_utils.errors import OptionError, use
@@ -45,6 +46,30 @@ def partition_values(files: Sequence[FoundFile], read: ReadOptions) -> list[dict
         "keys.",
         remedies=[use("reads them without these columns", partitioning=None)],
     )
+
+
+Order: TypeAlias = "tuple[tuple[tuple[str, int, int, str], ...], str]"
+
+
+def partition_order(path: str) -> Order:
+    """The place of a file among others by the values of its `key=value` folders, then by its path.
+
+    Whole numbers are in order as numbers, before other values as text; hive's null is last. Of a folder (a path that
+    ends in a slash) the values are those of its files.
+    """
+    return _values_in_order(_folder(path)), path
+
+
+@lru_cache(maxsize=1 << 16)  # there are far fewer folders than files
+def _values_in_order(folder: str) -> tuple[tuple[str, int, int, str], ...]:
+    return tuple((key, *_in_order(value)) for key, value in _keys_of(folder, 0).items())
+
+
+def _in_order(value: str | None) -> tuple[int, int, str]:
+    if value is None:
+        return 2, 0, ""
+    whole = re.fullmatch("-?[0-9]{1,4000}", value, re.ASCII)  # Python parses no longer ones
+    return (0, int(value), value) if whole else (1, 0, value)
 
 
 def without_partitions(files: Sequence[FoundFile]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -33,7 +33,12 @@ class SnapshotCursor:
     schema: Id = None
 
     def __str__(self) -> str:
-        return f"snapshot {self.end}" if self.start is None else f"the rows appended from {self.start} to {self.end}"
+        return self.place if self.start is None else f"the rows appended from {self.start} to {self.end}"
+
+    @property
+    def place(self) -> str:
+        """Where in the table's history it ends, for messages."""
+        return f"snapshot {self.end}"
 
 
 class TableSnapshot(Protocol):
@@ -102,6 +107,34 @@ class TableSource(Protocol):
             SnapshotError: the table does not have this snapshot, or does not record what was appended.
         """
         ...
+
+
+@runtime_checkable
+class GrowingSource(TableSource, Protocol):
+    """What tells what was added since a position itself, where the newest position does not suffice."""
+
+    def added(self, read: SnapshotCursor, options: Options, *, last: bool) -> SnapshotCursor:
+        """The position after `read`, with what was added since; `read` itself if that is nothing.
+
+        Called only on rank 0, whose answer all ranks use; or on all, if they agree otherwise.
+
+        Args:
+            read: the position up to which all was read.
+            options: of the loader.
+            last: whether the wait is over: a position without additions is then another one than `read`.
+        """
+        ...
+
+    def finished(self, read: SnapshotCursor) -> SnapshotCursor:
+        """The position from which the same is added, but at which nothing is read: what was read may be removed."""
+        ...
+
+
+def added_since(table: TableSource, read: SnapshotCursor, options: Options, *, last: bool) -> SnapshotCursor:
+    """The newest position of a table, with what was appended since `read`; arguments as for `GrowingSource.added`."""
+    if isinstance(table, GrowingSource):
+        return table.added(read, options, last=last)
+    return replace(table.newest(options), start=read.end)
 
 
 def snapshot_in_words(snapshot: TableSnapshot | None) -> tuple[str, str]:

@@ -166,6 +166,10 @@ class FsspecClient:
         self.fs.invalidate_cache()
         return [stored(path, info) for path, info in infos.items() if info and info["type"] != "directory"]
 
+    def create(self, path: str, data: bytes) -> None:
+        """Write an object on the condition that there is none of its name; not by `open("xb")`, which overwrites."""
+        self.fs.pipe_file(path, data, mode="create")
+
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file; clients that read by path need no request if the size is known.
 

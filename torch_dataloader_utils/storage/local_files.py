@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Self
 
 import pyarrow as pa
@@ -129,19 +130,21 @@ def _scanned(
     folders = [(folder, real)]
     while folders:
         path, place = folders.pop()
-        for entry in _entries(path or "/"):
+        for entry in _entries(path or "/", gone=path != folder):
             name, its = f"{path}/{entry.name}", os.path.join(place, entry.name)
             if entry.is_symlink():
                 links[name] = (*holders, place)
             elif not entry.is_dir():
-                files.append(_stored(name, entry.stat(), its, linked=bool(holders)))
+                with suppress(FileNotFoundError):  # a writer has renamed it since its name was read
+                    files.append(_stored(name, entry.stat(), its, linked=bool(holders)))
             elif recursive:
                 folders.append((name, its))
     return files, links
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
+def _entries(folder: str, *, gone: bool) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder; nothing if it may be gone since its name was read, and is."""
+    with suppress(*([FileNotFoundError] if gone else [])), os.scandir(folder) as entries:
         yield from entries
 
 
