@@ -26,6 +26,7 @@ from torch_dataloader_utils import (
     Codes,
     DeltaDataset,
     Fill,
+    Follow,
     Hive,
     IcebergDataset,
     Pack,
@@ -496,6 +497,11 @@ CALLS: dict[str, Failing] = {
     "appended and followed": Failing(
         {"appended": Appended(1, non_appends="ignore"), "follow": True}, call=read_iceberg, path="iceberg"
     ),
+    "a table that is followed as a folder": Failing({"follow": Follow(settle=5)}, call=read_iceberg, path="iceberg"),
+    "a table that is followed after a folder": Failing(
+        {"follow": Follow(after="a")}, call=read_iceberg, path="iceberg"
+    ),
+    "a folder that is followed, with a list": Failing({"follow": Follow(wait=0, settle=0), "manifest": "list.parquet"}),
     "canonical_ranks with batch_tokens": Failing(
         {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"
     ),

@@ -16,7 +16,6 @@ from torch_dataloader_utils.errors import (
     FileChangedError,
     OptionError,
     SchemaMismatchError,
-    use,
 )
 from torch_dataloader_utils.following.complete import WHOLE, Looks, marked
 from torch_dataloader_utils.following.replay import chosen_share
@@ -83,9 +82,8 @@ def check_agreement(follow: Follow, options: Options) -> None:
     if world.num_ranks > 1 and follow.rounds is None and sharers_of(options).peers is None:
         raise OptionError(
             f"follow={follow!r} with num_ranks={world.num_ranks}: all ranks must read the same files, but "
-            "torch.distributed is not initialised: initialise it before the loader is created, or let them agree by a "
-            "folder that all of them see.",
-            remedies=[use(follow=follow.replace(rounds="rounds/"))],
+            "torch.distributed is not initialised: initialise it before the loader is created, or name a folder that "
+            "all ranks see, by Follow(rounds='s3://bucket/rounds')."
         )
 
 
