@@ -28,12 +28,8 @@ def folder(moto_s3: Store, tmp_path: Path) -> str:
 
 def test_objects_are_read_at_the_first_look(moto_s3: Store, folder: str, tmp_path: Path) -> None:
     follow = Follow(wait=0, rounds=f"{folder}-rounds")  # whole objects need not settle
-    shared: dict[str, Any] = {
-        "storage_options": moto_s3.storage_options,
-        "num_ranks": 2,
-        "even": "pad",
-        "batch_size": 5,
-    }
+    shared: dict[str, Any] = {"num_ranks": 2, "even": "pad", "batch_size": 5}
+    shared["storage_options"] = moto_s3.storage_options
     ranks = [stream(Files(folder, follow=follow), rank=rank, **shared) for rank in range(2)]
     assert sorted(ids_of(ranks[0]) + ids_of(ranks[1])) == list(range(10))
     add(tmp_path / "more", "h=2/b.parquet", range(10, 20))
