@@ -135,6 +135,31 @@ def of_delta(folder: Path, **place: Any) -> Any:
     return DeltaDataset.create_dataloader(str(folder), **OPTIONS, **place)[0]
 
 
+def write_growing_delta(folder: Path) -> dict[str, Any]:
+    """A table of ten rows a commit, and a state after the old ones."""
+    table = str(folder / "table")
+    for first in range(0, OLD, 10):
+        write_deltalake(table, pa.table({"id": range(first, first + 10)}), mode="append")
+    loader = following_delta({"table": table}, num_ranks=1, rank=0, num_workers=0)
+    assert sum(len(batch["id"]) for batch in loader) == OLD
+    found = {"table": table, "state": json.dumps(loader.state_dict())}
+    for first in range(OLD, OLD + NEW, 10):
+        write_deltalake(table, pa.table({"id": range(first, first + 10)}), mode="append")
+    return found
+
+
+def following_delta(data: dict[str, Any], **options: Any) -> Any:
+    given = {"follow": Follow(wait=0), **OPTIONS, **options}
+    return DeltaDataset.create_dataloader(data["table"], **given)[0]
+
+
+def restarted_delta(data: dict[str, Any], **place: Any) -> Any:
+    """A loader that follows, at the place where the old rows were read."""
+    loader = following_delta(data, **place)
+    loader.load_state_dict(json.loads(data["state"]))
+    return loader
+
+
 TABLES = {
     "follow": Part(write_growing, restarted, appended_once, ids, refused=NEEDS_JOB, epoch=0, follows=True),
     "follow, folder": Part(write_growing_folder, restarted_folder, appended_once, ids, epoch=0, follows=True),
@@ -147,6 +172,9 @@ TABLES = {
         refused=NEEDS_JOB,
         epoch=0,
         follows=True,
+    ),
+    "follow, delta": Part(
+        write_growing_delta, restarted_delta, appended_once, ids, refused=NEEDS_JOB, epoch=0, follows=True
     ),
     "delta": Part(write_delta, of_delta, each_once(row for row in range(OLD) if row % 10 % 4), ids),
 }

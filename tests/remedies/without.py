@@ -25,7 +25,9 @@ NOT_FOLLOWED: Mapping[str, str] = {
 # Functions with errors that say what is to be done, but not as a change of the call's keywords that a test follows.
 WITHOUT: Mapping[str, tuple[str, ...]] = {
     "a file, table or store is to be changed, or a name that only the user knows": (
-        "delta/entries:_check_depth",
+        "delta/appends:_check_appends",
+        "delta/appends:_commit",
+        "delta/entries:check_depth",
         "delta/files:deleted_rows",
         "delta/log:_check_features",
         "delta/log:reading",

@@ -383,6 +383,7 @@ class DeltaDataset(SnapshotDataset):
         # The options: written by scripts/write_signatures.py from their declarations.
         version: int | None = None,
         as_of: datetime | str | int | None = None,
+        follow: FollowLike = False,
         columns: Sequence[str] | None = None,
         filters: Any = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -447,6 +448,7 @@ class DeltaDataset(SnapshotDataset):
                 deltalake.DeltaTable, which is read at its version.
             version: read this version, with its own schema.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.

@@ -259,7 +259,7 @@ def _taking(table: TableSource, non_appends: Any, *, or_none: bool = False) -> T
     if non_appends is None or (taking is None and or_none):
         return table
     if taking is None:
-        raise OptionError(f"non_appends={non_appends!r}: only an Iceberg table can leave out what is no append.")
+        raise OptionError(f"non_appends={non_appends!r}: only Iceberg and Delta tables can leave out others.")
     taken: TableSource = taking(non_appends)
     return taken
 

@@ -304,6 +304,8 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
 def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
     """The options of a loader, with what the source says of them."""
     own = {"follow": source.follow, "appended": source.appended} if isinstance(source, Iceberg) else {}
+    if isinstance(source, Delta):
+        own = {"follow": source.follow}
     if isinstance(source, Files):
         own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
     options = replace(_options({**known, **own}), keywords=known)

@@ -433,9 +433,12 @@ class Delta(SourceValue):
     )
     version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
     as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
+    follow: FollowLike = setting(default=False, check=following, doc=_FOLLOW)
 
     def check(self) -> None:
-        """Check that at most one of `version` and `as_of` is given."""
+        """Check that at most one of `version` and `as_of` is given, and that a table is followed as one."""
+        if isinstance(self.follow, Follow):
+            self.follow.check_kind("a Delta table", of_files=False)
         if self.version is not None and self.as_of is not None:
             raise OptionError(f"version={self.version}, as_of={shown(self.as_of)}: expected one of the two.")
 
