@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.following.folders import NOW, add, ids_of, opened, table
-from torch_dataloader_utils import Files, Follow, Hive, StructuredDataset, combine, stream
+from torch_dataloader_utils import Files, Follow, Hive, StructuredDataset, UnreadFilesEvent, combine, stream
 from torch_dataloader_utils.errors import (
     CheckpointMismatchError,
     DataNotFoundError,
@@ -135,11 +135,14 @@ def test_changed_files_are_errors_or_left_unread(tmp_path: Path, caplog: pytest.
     add(tmp_path, "a.parquet", [1])
     strict, lax = opened(tmp_path), opened(tmp_path, {"changed": "ignore"})
     assert ids_of(strict) == ids_of(lax) == [1]
+    events: list[Any] = []
+    lax.on_event(lambda event: events.append(event) if isinstance(event, UnreadFilesEvent) else None)
     add(tmp_path, "a.parquet", [1, 2])
     with pytest.raises(FileChangedError, match=r"a\.parquet in .* was read in an earlier pass and has changed since"):
         ids_of(strict)
     assert ids_of(lax) == ids_of(lax) == []
     assert sum("are not read again: a.parquet" in record.getMessage() for record in caplog.records) == 1
+    assert events == [UnreadFilesEvent("changed", ("a.parquet",), 1)]
     add(tmp_path, "b.parquet", [3])
     assert ids_of(lax) == [3]
 
@@ -169,6 +172,8 @@ def test_files_of_forgotten_folders_are_told(tmp_path: Path, caplog: pytest.LogC
         add(tmp_path, f"h={hour}/a.parquet", [hour])
     loader = opened(tmp_path, {"forget": 2})
     assert ids_of(loader) == [0, 1, 2, 3]
+    events: list[Any] = []
+    loader.on_event(lambda event: events.append(event) if isinstance(event, UnreadFilesEvent) else None)
     add(tmp_path, "h=1/late.parquet", [10])
     add(tmp_path, "h=2/in_time.parquet", [20])
     assert ids_of(loader) == [20]
@@ -176,6 +181,7 @@ def test_files_of_forgotten_folders_are_told(tmp_path: Path, caplog: pytest.LogC
     told = [record.getMessage() for record in caplog.records if "are forgotten" in record.getMessage()]
     (only,) = told
     assert "h=1 (1)" in only
+    assert events == [UnreadFilesEvent("late", ("h=1",), 1)]
     state = json.loads(json.dumps(loader.state_dict()))
     again = opened(tmp_path, {"forget": 2})
     again.load_state_dict(state)

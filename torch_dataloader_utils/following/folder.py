@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import time
@@ -17,6 +17,7 @@ from torch_dataloader_utils.errors import (
     OptionError,
     SchemaMismatchError,
 )
+from torch_dataloader_utils.events import Event, UnreadFilesEvent
 from torch_dataloader_utils.following.complete import WHOLE, Looks, marked
 from torch_dataloader_utils.following.replay import chosen_share
 from torch_dataloader_utils.following.round_log import RoundLog
@@ -221,7 +222,8 @@ class FolderSource:
         self._form: Format | None = None
         self._known: dict[Key, InspectedFile] = {}
         self._refused: set[RoundFile] = set()  # those that are no data, or whose end cannot be parsed
-        self._told: set[tuple[str, Any]] = set()
+        self._told: set[RoundFile | tuple[str, int]] = set()
+        self._report: Callable[[Event], object] = lambda event: None
         self._read: tuple[RoundCursor, Seen] | None = None  # the last round that was read, and all read with it
         options = read.storage_options if read.filesystem is None else None
         self._log = None if follow.rounds is None else RoundLog.at(follow.rounds, options)
@@ -280,6 +282,10 @@ class FolderSource:
                 return read
             found = (proposed, shape) if self._log is None else self._log.agree(proposed, seen, shape)
         return cursor_of(found[0], seen, found[1])
+
+    def report_to(self, callback: Callable[[Event], object]) -> None:
+        """See `GrowingSource`."""
+        self._report = callback
 
     def finished(self, read: SnapshotCursor) -> SnapshotCursor:
         """The same round without its files, which are among those that were read."""
@@ -436,23 +442,27 @@ class FolderSource:
                 "follows must be added in new files: restore the file, or leave changes unread by "
                 "Follow(changed='ignore')."
             )
-        self._tell("changed", files, "%d file(s) have changed since they were read, and are not read again: %s")
+        news = [file.name for file in files if file not in self._told]
+        self._told |= set(files)
+        if news:
+            _LOG.warning(
+                "%d file(s) have changed since they were read, and are not read again: %s",
+                len(news), listed(news, _SHOWN, printable),
+            )  # fmt: skip
+            self._report(UnreadFilesEvent("changed", tuple(news), len(news)))
 
     def _report_late(self, late: Mapping[str, int]) -> None:
-        news = [f"{folder} ({count})" for folder, count in late.items() if ("late", (folder, count)) not in self._told]
-        self._told |= {("late", item) for item in late.items()}
+        """Log that files came to folders that are forgotten."""
+        news = {folder: count for folder, count in late.items() if (folder, count) not in self._told}
+        self._told |= set(late.items())
         if news:
             _LOG.warning(
                 "files came to folders that are forgotten, and are not read: %s. Follow(forget=) says how many folders "
-                "may still get files.", listed(news, _SHOWN, printable),
+                "may still get files.",
+                listed((f"{folder} ({count})" for folder, count in news.items()), _SHOWN, printable),
             )  # fmt: skip
-
-    def _tell(self, what: str, files: Sequence[RoundFile], message: str) -> None:
-        """Log a message about files once."""
-        news = [file for file in files if (what, file) not in self._told]
-        self._told |= {(what, file) for file in news}
-        if news:
-            _LOG.warning(message, len(news), listed((file.name for file in news), _SHOWN, printable))
+        for folder, count in news.items():
+            self._report(UnreadFilesEvent("late", (folder,), count))
 
     def _none(self, options: Options) -> DataNotFoundError:
         """The error for a folder without a complete file."""

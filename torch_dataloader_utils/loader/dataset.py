@@ -266,7 +266,7 @@ class LoaderDataset(IterableDataset[Any]):
         self._accelerated = (device,)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Call a function with each `BlockEvent`, `RowFailedEvent` and `PassEvent` of this process from now on.
+        """Call a function with each event of this process from now on: of blocks, passes, failed rows, unread files.
 
         The thread that takes batches calls it before it gets the next one, so it should be quick and must not use the
         loader. Its exceptions are raised in that thread. Copies and workers of a foreign loader do not call it.

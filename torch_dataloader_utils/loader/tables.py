@@ -47,6 +47,8 @@ class SnapshotDataset(LoaderDataset):
                 raise OptionError(f"follow=True: {table.pinned}")
             source = open_snapshot(snapshot or table.snapshot(None, options), options)
         super().__init__(source, options, chosen, **unknown)
+        if isinstance(table, GrowingSource):
+            table.report_to(lambda event: self._latest.hooks(event))
         self._note_read()
 
     def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:

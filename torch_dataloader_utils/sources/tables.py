@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.manifest import FileManifest
@@ -123,6 +124,10 @@ class GrowingSource(TableSource, Protocol):
             options: of the loader.
             last: whether the wait is over: a position without additions is then another one than `read`.
         """
+        ...
+
+    def report_to(self, callback: Callable[[Event], object]) -> None:
+        """Call a function with each event about what is not read, from now on."""
         ...
 
     def finished(self, read: SnapshotCursor) -> SnapshotCursor:
