@@ -204,7 +204,8 @@ def test_a_round_has_as_many_files_and_bytes_as_it_may(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "first"), [("h=9", [10]), ("h=9/a.parquet", [11, 10]), ("h=10", []), ("h=2/b", [9, 11, 10])]
+    ("after", "first"),
+    [("h=9", [10]), ("h=9/", [10]), ("h=09", [10]), ("h=9/a.parquet", [11, 10]), ("h=10", []), ("h=2/b", [9, 11, 10])],
 )
 def test_the_first_round_begins_after_a_folder_or_name(tmp_path: Path, after: str, first: list[int]) -> None:
     for hour in (2, 9, 10):
@@ -355,6 +356,8 @@ def test_options_that_exclude_each_other(tmp_path: Path) -> None:
         opened(tmp_path, {"non_appends": "ignore"})
     with pytest.raises(OptionError, match="of a folder, after= is the name of a folder or file"):
         opened(tmp_path, {"after": 3})
+    with pytest.raises(OptionError, match="after= is the name of a folder or file below the path"):
+        opened(tmp_path, {"after": f"{tmp_path}/h=1"})
     with pytest.raises(OptionError, match="is a file, to which no files are added"):
         opened(tmp_path / "a.parquet")
     with pytest.raises(OptionError, match="leave the call out"):

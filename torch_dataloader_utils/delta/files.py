@@ -104,9 +104,9 @@ def has_vectors(table: DeltaTable) -> bool:
     return "deletionVectors" in (table.protocol().reader_features or ())
 
 
-def has_vector(entries: LogEntries, file: ListedFile) -> bool:
-    """Whether rows of a file are deleted by a vector."""
-    return any(vector is not None and inside(plain_url(path)) == file.path for path, vector in entries.vectors.items())
+def with_vectors(entries: LogEntries) -> frozenset[str]:
+    """The paths of the files of which vectors delete rows."""
+    return frozenset(inside(plain_url(path)) for path, vector in entries.vectors.items() if vector is not None)
 
 
 def deleted_rows(

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.types as pt
 from deltalake import DeltaTable
 
 from torch_dataloader_utils.delta.appends import NonAppends, appended_files
-from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, has_vector, has_vectors, listed_files
+from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, has_vectors, listed_files, with_vectors
 from torch_dataloader_utils.delta.log import DeltaLog, reading
 from torch_dataloader_utils.delta.schema import Columns, columns_of
 from torch_dataloader_utils.delta.store_options import data_options
@@ -129,43 +130,28 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions, added: Adde
         ColumnNotFoundError: a filter names a column that the table does not have.
         SnapshotError: with `added`, a version in between did more than append, or was cleaned up.
     """
-    name, url, bounds = log.name, log.url, read.filters is not None
+    name, url = log.name, log.url
     with reading(name, f"its log at version {table.version()}"):
         columns = columns_of(table, read.columns, name)
-        listed = [] if added is not None else [(table.version(), file) for file in listed_files(table, bounds)]
-        if added is not None:
-            listed = appended_files(log, added.after, table, added.non_appends, bounds=bounds)
+        listed = _listed(table, log, added, bounds=read.filters is not None)
     predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
-    tested = (lambda file: True) if predicate is None else file_test(predicate, columns)
+    can_hold = (lambda file: True) if predicate is None else file_test(predicate, columns)
     options = data_options(read.storage_options or {})
     storage, [(_, root)] = open_entries(url, replace(read, storage_options=options))
+    paths: dict[str, str] = {}
 
-    def placed(files: Sequence[ListedFile]) -> dict[str, str]:
-        return {file.path: _path(file, root, url, options) for file in files}
+    def place(file: ListedFile) -> str:
+        return paths.setdefault(file.path, _path(file, root, url, options))
 
     files = [file for _, file in listed]
-    paths = placed(files)
+    check_listed_once([place(file) for file in files], storage)
     with reading(name, f"its log at version {table.version()}"):
         deleted = _deleted(listed, table, log, paths, storage, root)
-    check_listed_once([paths[file.path] for file in files], storage)
-    cursor = SnapshotCursor(table.version(), None if added is None else added.after)
-    kept = tuple(_planned(file, paths[file.path], file.path in deleted, columns) for file in files if tested(file))
-
-    def older() -> list[PlannedFile]:
-        """The files from before without vectors, of which rows are drawn by number."""
-        assert added is not None
-        before = log.at(added.after)
-        entries = log.entries(added.after) if has_vectors(before) else None
-        plain = [
-            file
-            for file in listed_files(before, bounds)
-            if tested(file) and (entries is None or not has_vector(entries, file))
-        ]
-        older_paths = placed(plain)
-        paths.update(older_paths)
-        return [_planned(file, older_paths[file.path], False, columns) for file in plain]
-
-    replay = None if added is None else added.features.older_rows(kept, older, cursor)
+    kept = tuple(_planned(file, place(file), file.path in deleted, columns) for file in files if can_hold(file))
+    cursor, replay = SnapshotCursor(table.version(), None if added is None else added.after), None
+    if added is not None:
+        older = partial(_older_files, log, added.after, can_hold, place, columns)
+        replay = added.features.older_rows(kept, older, cursor)
     plan = IcebergPlan(
         name=name,
         location=url,
@@ -183,6 +169,23 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions, added: Adde
         {paths[relative]: rows for relative, rows in deleted.items()},
         {path: relative for relative, path in paths.items()},
     )
+
+
+def _listed(table: DeltaTable, log: DeltaLog, added: Added | None, *, bounds: bool) -> list[tuple[int, ListedFile]]:
+    """The files that are read, each with the version that says which of its rows are deleted."""
+    if added is None:
+        return [(table.version(), file) for file in listed_files(table, bounds)]
+    return appended_files(log, added.after, table, added.non_appends, bounds=bounds)
+
+
+def _older_files(
+    log: DeltaLog, version: int, can_hold: CanHold, place: Callable[[ListedFile], str], columns: Columns
+) -> list[PlannedFile]:
+    """The files of a version without vectors: some of their rows are drawn by number."""
+    table = log.at(version)
+    marked = with_vectors(log.entries(version)) if has_vectors(table) else frozenset()
+    files = [file for file in listed_files(table, bounds=True) if file.path not in marked and can_hold(file)]
+    return [_planned(file, place(file), has_vector=False, columns=columns) for file in files]
 
 
 def _deleted(

@@ -299,7 +299,7 @@ class FolderSource:
         return self._read[1]
 
     def _first(self, options: Options) -> RoundCursor:
-        seen = Seen(floor=self._follow.after or "")  # type: ignore[arg-type]  # a text, as was checked
+        seen = Seen(floor=str(self._follow.after or "").strip("/"))
 
         def look(last: bool) -> RoundCursor | None:
             found = None if self._log is None else self._log.decided(0, seen)

@@ -146,7 +146,8 @@ class Follow(Value):
                 f"follow={self!r}: {kind} has no {', '.join(given)}.",
                 remedies=[use(follow=self.replace(**{name: Follow.fields[name].kept for name in given}))],
             )
-        if self.after is not None and isinstance(self.after, str) != of_files:
+        whole = isinstance(self.after, str) and (self.after.startswith("/") or "://" in self.after)
+        if self.after is not None and (isinstance(self.after, str) != of_files or whole):
             expected = "the name of a folder or file below the path" if of_files else "a snapshot or version, a number"
             raise OptionError(
                 f"follow={self!r}: of {kind}, after= is {expected}.", remedies=[use(follow=self.replace(after=None))]

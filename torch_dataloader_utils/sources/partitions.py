@@ -69,7 +69,7 @@ def _in_order(value: str | None) -> tuple[int, int, str]:
     if value is None:
         return 2, 0, ""
     whole = re.fullmatch("-?[0-9]{1,4000}", value, re.ASCII)  # Python parses no longer ones
-    return (0, int(value), value) if whole else (1, 0, value)
+    return (0, int(value), "") if whole else (1, 0, value)  # 07 is 7
 
 
 def without_partitions(files: Sequence[FoundFile]) -> str:

@@ -231,7 +231,7 @@ def _report_empty(name: str, why: str, *, follows: bool) -> None:
 
 def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
     if not manifest.has_rows:
-        return "the table holds no rows"
+        return "nothing was added" if options.follow.follows else "the table holds no rows"
     if options.subset.by_hash and not manifest.files:
         return f"the subset ({options.subset.text}) holds no rows"
     if options.features.unit is Unit.TOKEN:
