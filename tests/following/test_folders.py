@@ -174,6 +174,7 @@ def test_files_of_forgotten_folders_are_told(tmp_path: Path, caplog: pytest.LogC
     assert ids_of(loader) == [0, 1, 2, 3]
     events: list[Any] = []
     loader.on_event(lambda event: events.append(event) if isinstance(event, UnreadFilesEvent) else None)
+    loader.preview(1)  # by another loader of the same folder
     add(tmp_path, "h=1/late.parquet", [10])
     add(tmp_path, "h=2/in_time.parquet", [20])
     assert ids_of(loader) == [20]

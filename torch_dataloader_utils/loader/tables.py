@@ -47,8 +47,6 @@ class SnapshotDataset(LoaderDataset):
                 raise OptionError(f"follow=True: {table.pinned}")
             source = open_snapshot(snapshot or table.snapshot(None, options), options)
         super().__init__(source, options, chosen, **unknown)
-        if isinstance(table, GrowingSource):
-            table.report_to(lambda event: self._latest.hooks(event))
         self._note_read()
 
     def advance(self, appended_only: bool = False, non_appends: Literal["error", "ignore"] | None = None) -> bool:
@@ -200,6 +198,8 @@ class SnapshotDataset(LoaderDataset):
         table, passes = self._known_table("follow=True"), self._latest
         unread = passes.source.files and not self._is_read()
         read = None if unread else self._snapshot_of(passes.source).cursor
+        if isinstance(table, GrowingSource):  # other loaders may share it
+            table.report_to(passes.hooks)
 
         def added(here: SnapshotCursor, last: bool) -> SnapshotCursor:
             with limited(self._options.worker.timeout):
