@@ -31,6 +31,7 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, Positions, live_file
 from torch_dataloader_utils.sources.files import open_entries
 from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
+from torch_dataloader_utils.sources.row_names import file_name
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 from torch_dataloader_utils.storage import Storage, open_storage
 from torch_dataloader_utils.storage.spelling import SAME_SCHEME
@@ -132,7 +133,7 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions, added: Adde
     """
     name, url = log.name, log.url
     with reading(name, f"its log at version {table.version()}"):
-        columns = columns_of(table, read.columns, name)
+        columns = columns_of(table, read, name)
         listed = _listed(table, log, added, bounds=read.filters is not None)
     predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
     can_hold = (lambda file: True) if predicate is None else file_test(predicate, columns)
@@ -147,10 +148,12 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions, added: Adde
     check_listed_once([place(file) for file in files], storage)
     with reading(name, f"its log at version {table.version()}"):
         deleted = _deleted(listed, table, log, paths, storage, root)
-    kept = tuple(_planned(file, place(file), file.path in deleted, columns) for file in files if can_hold(file))
+    kept = tuple(
+        _planned(file, place(file), storage, file.path in deleted, columns) for file in files if can_hold(file)
+    )
     cursor, replay = SnapshotCursor(table.version(), None if added is None else added.after), None
     if added is not None:
-        older = partial(_older_files, log, added.after, can_hold, place, columns)
+        older = partial(_older_files, log, added.after, can_hold, place, storage, columns)
         replay = added.features.older_rows(kept, older, cursor)
     plan = IcebergPlan(
         name=name,
@@ -179,13 +182,18 @@ def _listed(table: DeltaTable, log: DeltaLog, added: Added | None, *, bounds: bo
 
 
 def _older_files(
-    log: DeltaLog, version: int, can_hold: CanHold, place: Callable[[ListedFile], str], columns: Columns
+    log: DeltaLog,
+    version: int,
+    can_hold: CanHold,
+    place: Callable[[ListedFile], str],
+    storage: Storage,
+    columns: Columns,
 ) -> list[PlannedFile]:
     """The files of a version without vectors: some of their rows are drawn by number."""
     table = log.at(version)
     marked = with_vectors(log.entries(version)) if has_vectors(table) else frozenset()
     files = [file for file in listed_files(table, bounds=True) if file.path not in marked and can_hold(file)]
-    return [_planned(file, place(file), has_vector=False, columns=columns) for file in files]
+    return [_planned(file, place(file), storage, has_vector=False, columns=columns) for file in files]
 
 
 def _deleted(
@@ -206,10 +214,11 @@ def _deleted(
     return deleted
 
 
-def _planned(file: ListedFile, path: str, has_vector: bool, columns: Columns) -> PlannedFile:
+def _planned(file: ListedFile, path: str, storage: Storage, has_vector: bool, columns: Columns) -> PlannedFile:
     constants = tuple((number, file.partition.get(name)) for name, number in columns.partitions.items())
     info = IcebergDataFileInfo(path, file.size, file.rows, partition=file.partition, deletes=int(has_vector))
-    return PlannedFile(info, IcebergFile("parquet", path, -1 if file.rows is None else file.rows, constants=constants))
+    rows = -1 if file.rows is None else file.rows
+    return PlannedFile(info, IcebergFile("parquet", file_name(path, storage), rows, constants=constants))
 
 
 def _path(file: ListedFile, root: str, table: str, options: Mapping[str, Any]) -> str:
@@ -263,7 +272,9 @@ def _facts(column: pa.Field, file: ListedFile, columns: Columns) -> Iterator[pc.
         if not pt.is_floating(column.type):  # a NaN, or either zero
             yield place.is_null() if value is None else place == pa.scalar(value, column.type)
         return
-    name = columns.physical[column.name]
+    name = columns.physical.get(column.name)
+    if name is None:  # it names rows
+        return
     lower, upper, nulls = (file.bounds[part].get(name) for part in ("min", "max", "null_count"))
     if nulls and nulls == file.rows:  # zero of zero says nothing of a file with rows
         yield place.is_null()

@@ -24,7 +24,8 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
-_SAID = ("snapshot", "follow", "replay", "subset", "mix")  # texts, each shown if there is something to say
+_DEFAULT = "default: "  # before a source of ranks that is none
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix", "cache")  # texts, each shown if there is something to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ class Description:
         replay: which older rows are read beside the appended ones; "" if none are.
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
+        weights: how many rows are drawn by their weights; "" if none are.
         mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
+        cache: how much of later epochs a cache of this size holds; "" without one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
@@ -111,7 +114,9 @@ class Description:
     replay: str
     skipped: tuple[SkippedFile, ...]
     subset: str
+    weights: str
     mix: str
+    cache: str
     packing: str
     uncounted: str
     buckets: str
@@ -247,9 +252,11 @@ class Description:
 
     @property
     def _notes(self) -> list[tuple[str, str]]:
-        notes = [("ranks", f"from {self.ranks_from}")]
-        if self.idle_ranks:
-            notes.append(("idle", f"{plural(len(self.idle_ranks), 'rank')} without rows: {listed(self.idle_ranks)}"))
+        by_default = self.ranks_from.startswith(_DEFAULT)
+        notes = [("ranks", self.ranks_from.removeprefix(_DEFAULT) if by_default else f"from {self.ranks_from}")]
+        if idle := self.idle_ranks:
+            has, word = ("has", "rank") if len(idle) == 1 else ("have", "ranks")
+            notes.append(("idle", f"{plural(len(idle), 'rank')} {has} no rows: {word} {listed(idle)}"))
         if self.not_delivered:
             left = plural(self.not_delivered, self.units.removesuffix("s"))
             notes.append(("left out", f"{left} that no rank delivers in this epoch"))

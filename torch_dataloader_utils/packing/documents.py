@@ -18,10 +18,10 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import Pack
+from torch_dataloader_utils.options.packing import OF_DOCUMENTS, Pack
 from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, starts_of
-from torch_dataloader_utils.packing.sequences import Sequences, side_by_side
-from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels
+from torch_dataloader_utils.packing.sequences import Sequences, owners_of, side_by_side
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels, report_of_names
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
 from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
@@ -38,6 +38,7 @@ class DocumentPacking:
         documents: the fewest documents of a window.
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
+        names: the columns that name documents.
     """
 
     pads: Mapping[str, Any]
@@ -46,16 +47,18 @@ class DocumentPacking:
     documents: int
     sequences: int
     valid_key: str | None = None
+    names: tuple[str, ...] = ()
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        return keys_of(self.sides, self.valid_key)
+        return keys_of(self.sides, self.valid_key, self.names)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        return {key: content for side in self.sides for key, content in side.report(rows).items()}
+        packed = {key: content for side in self.sides for key, content in side.report(rows).items()}
+        return packed | report_of_names(self.names)
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
@@ -83,7 +86,22 @@ class DocumentPacking:
         packed: dict[str, Column] = {}
         for side, sequences in zip(self.sides, layouts, strict=True):
             packed.update(self._columns(side, columns, sequences, memory))
+        if self.names:
+            owners = owners_of(lengths[0], longest, self.pack.length)
+            packed.update(self._names(block.columns or {}, layouts[0], owners))
         return Block.of_columns(len(layouts[0]), packed)
+
+    def _names(self, columns: Mapping[str, Column], sequences: Sequences, owners: Array) -> dict[str, Column]:
+        """What names the documents of each sequence, in their order; `owners`: the document of each of its sources."""
+        real = sequences.documents >= 0
+        documents = owners[sequences.runs[real]]
+        offsets = np.append(0, np.cumsum(real))[sequences.offsets]
+        named = {name: columns[name] for name in self.names}
+        return {
+            OF_DOCUMENTS[name]: Ragged(column.array[documents], offsets, "flat")
+            for name, column in named.items()
+            if isinstance(column, Dense)
+        }
 
     def _check_long(self, longest: Array) -> None:
         """Check that documents are not too long, if that is an error; of pairs, these are the longer sides."""
