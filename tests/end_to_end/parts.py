@@ -283,6 +283,7 @@ OF_ONE = {
     "partitions": Part(
         write_partitions, of_rows(filters=[("p", "!=", 1)]), each_once([*EVERY[:ROWS], *EVERY[-ROWS:]]), ids
     ),
+    "partition by partition": Part(write_partitions, of_rows(shuffle="partition"), each_once(EVERY), ids),
     "fraction": one(each_once(chosen(fraction=FRACTION)), fraction=FRACTION),
     "draws": one(with_draws(each_once(EVERY)), drawn_rows, **DRAWS),
     "draws, padded": one(with_draws(each_once(EVERY)), drawn_rows, even="pad", **DRAWS),

@@ -148,13 +148,11 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions, added: Adde
     check_listed_once([place(file) for file in files], storage)
     with reading(name, f"its log at version {table.version()}"):
         deleted = _deleted(listed, table, log, paths, storage, root)
-    kept = tuple(
-        _planned(file, place(file), storage, file.path in deleted, columns) for file in files if can_hold(file)
-    )
-    cursor, replay = SnapshotCursor(table.version(), None if added is None else added.after), None
-    if added is not None:
-        older = partial(_older_files, log, added.after, can_hold, place, storage, columns)
-        replay = added.features.older_rows(kept, older, cursor)
+    some = filter(can_hold, files)
+    kept = tuple(_planned(file, place(file), storage, file.path in deleted, columns) for file in some)
+    cursor = SnapshotCursor(table.version(), None if added is None else added.after)
+    older = partial(_older_files, log, can_hold, place, storage, columns)
+    replay = None if added is None else added.features.older_rows(kept, partial(older, added.after), cursor)
     plan = IcebergPlan(
         name=name,
         location=url,
@@ -183,11 +181,11 @@ def _listed(table: DeltaTable, log: DeltaLog, added: Added | None, *, bounds: bo
 
 def _older_files(
     log: DeltaLog,
-    version: int,
     can_hold: CanHold,
     place: Callable[[ListedFile], str],
     storage: Storage,
     columns: Columns,
+    version: int,
 ) -> list[PlannedFile]:
     """The files of a version without vectors: some of their rows are drawn by number."""
     table = log.at(version)

@@ -219,6 +219,7 @@ def shuffle_sentence(permutes: str, plan: RankPlan, *, packs: bool = False) -> s
     """
     if plan.window is not None:
         order = "splits stay in file order" if not permutes else "each epoch has another order"
+        order = f"partitions stay in order, and in each of them {order}" if permutes == "partition" else order
         what = "documents" if plan.unit is Unit.TOKEN else "batches" if plan.unit is Unit.BATCH else "rows"
         words = window_in_words(plan.window, plan.batch_rows, plan.unit)
         slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"

@@ -25,7 +25,8 @@ from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, 
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 _DEFAULT = "default: "  # before a source of ranks that is none
-_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix", "cache")  # texts, each shown if there is something to say
+# Texts, each shown if there is something to say.
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix", "cache")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from torch_dataloader_utils.events import FailedRow, recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, RowDraws, Task, split_pieces
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.chosen import COPIES, KEEP, SHARES, RowCopies, copied, kept, with_shares
+from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept, with_shares
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_in, numbers_of
 from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.draws import copies_of, copy_numbers

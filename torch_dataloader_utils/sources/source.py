@@ -23,14 +23,15 @@ from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
-from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
+from torch_dataloader_utils.options.late_clashes import FOREIGN_MEMORY
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead, takes_rng
 from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.draws import Draws
 from torch_dataloader_utils.reading.encoded import read_encoded
@@ -60,6 +61,7 @@ from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
 from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.numbering import check_counted, numbered, reads_all, stored_rows, unnumbered
+from torch_dataloader_utils.sources.partitions import in_partitions
 from torch_dataloader_utils.sources.places import keys_of, with_places
 from torch_dataloader_utils.sources.row_names import check_added, converter_of
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
@@ -228,7 +230,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         manifest = make(sharers)
         features, counts_rows = options.features, options.shard.count_rows
         options = replace(options, subset=_keyed(options.subset, manifest))
-        manifest = _met(features.manifest(manifest, options), options, name)
+        manifest = _in_turn(_met(features.manifest(manifest, options), options, name), options)
         listed = perf_counter() - began
         _report_files(manifest, name)
         _check_processes(manifest.storage, options)
@@ -360,6 +362,13 @@ def _met(manifest: FileManifest, options: Options, name: str) -> FileManifest:
     manifest = with_places(manifest, name) if PLACE in first.reads else manifest
     first.meet(partial(rows_read, manifest.files, options), name)
     return manifest
+
+
+def _in_turn(manifest: FileManifest, options: Options) -> FileManifest:
+    """The manifest whose files know their partitions, if these are read one after another."""
+    if not options.shuffle.by_partition:
+        return manifest
+    return replace(manifest, files=in_partitions(manifest.files, manifest.relative or {}))
 
 
 def _keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:
