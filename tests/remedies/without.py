@@ -39,6 +39,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "delta/store_options:log_options",
         "delta/unity:__init__",
         "delta/unity:_issue",
+        "following/folder:_check_apart",
         "following/folder:_check_keys",
         "following/folder:_listed",
         "following/folder:_none",

@@ -44,7 +44,7 @@ from torch_dataloader_utils.redaction import printable, redacted
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
 from torch_dataloader_utils.sources.file_schema import files_schema
-from torch_dataloader_utils.sources.files import FoundFile, base_of, find_below, open_entries
+from torch_dataloader_utils.sources.files import FoundFile, base_of, find_below, lists, open_entries
 from torch_dataloader_utils.sources.footers import read_footers
 from torch_dataloader_utils.sources.inspection import sound_inspection
 from torch_dataloader_utils.sources.manifest import FileManifest, manifest_of
@@ -227,6 +227,8 @@ class FolderSource:
         self._read: tuple[RoundCursor, Seen] | None = None  # the last round that was read, and all read with it
         options = read.storage_options if read.filesystem is None else None
         self._log = None if follow.rounds is None else RoundLog.at(follow.rounds, options)
+        if self._log is not None:
+            self._check_apart(self._log, read)
 
     @property
     def name(self) -> str:
@@ -238,6 +240,19 @@ class FolderSource:
     def pinned(self) -> str | None:
         """None: it always moves."""
         return None
+
+    def _check_apart(self, log: RoundLog, read: ReadOptions) -> None:
+        """Check that the files of rounds are not among those that are followed.
+
+        Raises:
+            OptionError: they are.
+        """
+        storage, entries = open_entries(self._path, read)
+        if storage.protocol == log.storage.protocol and any(lists(inner, log.file(0)) for _, inner in entries):
+            raise OptionError(
+                f"follow: rounds={printable(log.folder)!r} lies in the folder that is followed, so its files would be "
+                "read as data: name a folder beside it, or one whose name begins with '_'."
+            )
 
     def newest(self, options: Options) -> SnapshotCursor:
         """Raises an OptionError: a folder has no newest position."""
@@ -327,7 +342,7 @@ class FolderSource:
         storage, found = self._listed(options.read, first=number == 0)
         files = list(found)
         new, changed, same = seen.sorted_out(files)
-        self._report_changed([files[place] for place in changed])
+        self._report_changed([files[place] for place in changed], seen)
         self._report_late(seen.late(files))
         fresh = self._complete(storage, {files[place]: found[files[place]] for place in new})
         follow = self._follow if most is None else self._follow.replace(max_files=most)
@@ -428,7 +443,7 @@ class FolderSource:
             self._known[key] = inspected(storage, form, options, file)
         return self._known[key]
 
-    def _report_changed(self, files: Sequence[RoundFile]) -> None:
+    def _report_changed(self, files: Sequence[RoundFile], seen: Seen) -> None:
         """Raise an error, or log, that files have changed since they were read.
 
         Raises:
@@ -438,9 +453,9 @@ class FolderSource:
             first, more = files[0], f", and {len(files) - 1} more" if len(files) > 1 else ""
             raise FileChangedError(
                 f"{printable(first.name)} in {self.name} was read in an earlier pass and has changed since{more}: it "
-                f"is now {first.size} bytes, {first.version or 'of no known version'} (digest {first.mark:08x}). What "
-                "follows must be added in new files: restore the file, or leave changes unread by "
-                "Follow(changed='ignore')."
+                f"is now {first.size} bytes, {first.version or 'of no known version'} (digest {first.mark:08x}; it was "
+                f"{seen.mark_of(first):08x}). What follows must be added in new files: restore the file, or leave "
+                "changes unread by Follow(changed='ignore')."
             )
         news = [file.name for file in files if file not in self._told]
         self._told |= set(files)

@@ -59,7 +59,7 @@ class RoundLog:
             CheckpointMismatchError: it was decided after other files.
             FileReadError: the file of the round cannot be read.
         """
-        path = self._file(number)
+        path = self.file(number)
         if self.storage.look(path) is None:
             return None
         with Naming(path), self.storage.open(path) as source:
@@ -85,7 +85,7 @@ class RoundLog:
         Raises:
             OptionError: the store creates a file twice.
         """
-        path = self._file(proposed.number)
+        path = self.file(proposed.number)
         values = {"files": proposed.files, "again": proposed.again, "before": seen.digest, "shape": shape}
         data = json.dumps({"round": proposed.number, **values}).encode()
         # The same bytes: if the store takes them again, nothing is lost but the order in which ranks come.
@@ -101,5 +101,6 @@ class RoundLog:
             raise FileReadError(f"{printable(path)} has disappeared: do not remove files of rounds while ranks run.")
         return found
 
-    def _file(self, number: int) -> str:
+    def file(self, number: int) -> str:
+        """The path of the file of a round."""
         return f"{self.path}/{number:08d}.json"

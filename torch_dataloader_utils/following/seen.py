@@ -106,6 +106,11 @@ class Seen:
         changed = marks[at[places]] != own
         return new, places[changed].tolist(), places[~changed].tolist()
 
+    def mark_of(self, file: RoundFile) -> int:
+        """The hash of the content with which a file of this name was read."""
+        known, marks = self._all
+        return int(marks[np.searchsorted(known, np.uint64(file.key))])
+
     def is_below_floor(self, name: str) -> bool:
         """Whether a file counts as read because its folder or name comes before the floor, or is it."""
         if not self.floor:
