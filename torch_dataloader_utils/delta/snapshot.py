@@ -21,6 +21,7 @@ from torch_dataloader_utils.delta.store_options import data_options
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
+from torch_dataloader_utils.filters.conditions import row_predicate
 from torch_dataloader_utils.filters.facts import can_be_true
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
 from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, PrunedFiles
@@ -30,7 +31,7 @@ from torch_dataloader_utils.options import Options, ReadOptions
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, Positions, live_file
 from torch_dataloader_utils.sources.files import open_entries
-from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
+from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.sources.row_names import file_name
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 from torch_dataloader_utils.storage import Storage, open_storage

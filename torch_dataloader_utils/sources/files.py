@@ -53,14 +53,26 @@ class FoundFile:
     written: int | None = field(default=None, kw_only=True, compare=False)
 
 
+Needed: TypeAlias = Callable[[Storage, str], "list[Stored] | None"]
+
+
 def find_files(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
+    path: AnyPath | Sequence[AnyPath],
+    read: ReadOptions,
+    progress: Progress = LOGGED,
+    needed: Needed | None = None,
 ) -> tuple[Storage, list[FoundFile]]:
     """The storage and the files at `path`, sorted by relative path within each entry, entries in the order given.
 
     An entry is a file, a folder (read recursively) or a glob (`*`, `?`, `[...]`, and `**` for any depth).
     Files and folders whose names begin with `.` or `_` are skipped, unless the entry names them or they are
     partition folders such as `_day=1`. The folder markers of object stores are skipped too.
+
+    Args:
+        path: the entries.
+        read: the access to them.
+        progress: shows how many files were found.
+        needed: lists the files below a folder that may be read; None, or no file: all are listed.
 
     Raises:
         DataNotFoundError: an entry has no file; the message lists what was found instead.
@@ -72,7 +84,7 @@ def find_files(
     # The bar of a remote listing is shown at once: a store may take minutes for one answer.
     with progress.over(None, "listing", "files", delay=None if storage.local else 0) as shown:
         for _, inner in entries:
-            found = _expand(storage, inner)
+            found = _expand(storage, inner, needed)
             shown.advance(len(found))
             files += found
     _reject_repeats(files, storage)
@@ -111,7 +123,7 @@ def _reject_repeats(files: Sequence[FoundFile], storage: Storage) -> None:
             )
 
 
-def _expand(storage: Storage, entry: str) -> list[FoundFile]:
+def _expand(storage: Storage, entry: str, needed: Needed | None) -> list[FoundFile]:
     """The files of one entry."""
     stored = storage.look(entry)
     if stored is not None and stored.special:
@@ -120,7 +132,7 @@ def _expand(storage: Storage, entry: str) -> list[FoundFile]:
         reject_tables(storage, [stored], entry)
         return [FoundFile(entry, stored.size, entry, stored.version, named=True, real=stored.real)]
     if stored is not None:
-        files = storage.find(entry)
+        files = (needed and needed(storage, entry)) or storage.find(entry)
         reject_tables(storage, files, entry)
         return _visible(files, entry, "", printable(entry))
     if not has_magic(entry):

@@ -189,6 +189,11 @@ def _names(folder: str) -> list[str]:
     return names
 
 
+def keys_of_folder(name: str) -> dict[str, str | None]:
+    """The key and value of a folder by its name; empty if it has none."""
+    return _keys_of(name, 0)
+
+
 def _keys_of(folder: str, above: int) -> dict[str, str | None]:
     pairs = (name.partition("=") for name in _names(folder)[above:])
     return {unquote(key): None if value == _NULL else unquote(value) for key, equals, value in pairs if key and equals}

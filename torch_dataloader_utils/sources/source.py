@@ -181,8 +181,10 @@ def open_files(
     Args:
         path: the files.
         options: of the loader.
-        listing: of another source over them, which is not made again.
+        listing: of another source over them, which is not made again, unless other filters left out folders there.
     """
+    if listing is not None and listing[1].filters is not None and listing[1].filters is not options.read.filters:
+        listing = None
     paths = tuple(redacted(url_of(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 

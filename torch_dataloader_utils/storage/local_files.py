@@ -67,6 +67,14 @@ class LocalClient(ArrowClient):
                     )
         return found
 
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`; links are not followed."""
+        entries = _entries(folder.rstrip("/") or "/", gone=False)
+        return [
+            Stored(f"{folder.rstrip('/')}/{entry.name}", folder=entry.is_dir(), linked=entry.is_symlink())
+            for entry in entries
+        ]
+
 
 class LocalFile(pa.OSFile):  # type: ignore[misc]
     """A data file of the local disk, open for random reads, after checking that it is the one that was planned.

@@ -375,6 +375,12 @@ class Storage:
         # Object stores may hold folder markers.
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
 
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`, sorted by path."""
+        with self._naming(folder):
+            found = self._tried(lambda client: client.children(folder), folder)
+        return sorted(found, key=lambda each: each.path)
+
     def write(self, path: str, data: bytes) -> None:
         """Write a file at once, so that a reader sees all of it or none; folders on the local disk are made.
 
