@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.batching.batches import BatchMaker
     from torch_dataloader_utils.iceberg.planned import OlderRows, PlannedFile
     from torch_dataloader_utils.options import Options
-    from torch_dataloader_utils.options.clashes import Half
+    from torch_dataloader_utils.options.clash import Half
     from torch_dataloader_utils.planning.options import PlanOptions
     from torch_dataloader_utils.planning.parts import DatasetShare
     from torch_dataloader_utils.planning.rest import RemainingRows
@@ -103,6 +103,14 @@ class Feature:
     def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
         """The columns that it leaves of these; `whole`: structs stay whole of which it needs a field."""
         return schema
+
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
+        """The top-level columns that it reads to know which rows there are, although they may not be delivered."""
+        return ()
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """What chooses the windows of `sequences` by the rows that are their anchors; None if nothing does."""
+        return None
 
     def known_counts(
         self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
@@ -256,6 +264,14 @@ class Features(Feature):
     def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
         """See `Feature`."""
         return reduce(lambda left, feature: feature.columns(left, whole=whole), self.each, schema)
+
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
+        """See `Feature`."""
+        return [name for feature in self.each for name in feature.needed(schema, options)]
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """See `Feature`."""
+        return _first(feature.anchors(options) for feature in self.each)
 
     def known_counts(self, *args: Any, **keywords: Any) -> RowCounts | None:
         """See `Feature`; each has its checks."""

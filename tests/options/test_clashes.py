@@ -30,7 +30,8 @@ from torch_dataloader_utils import (
 )
 from torch_dataloader_utils.errors import DataLoaderUtilsError, Remedy
 from torch_dataloader_utils.options import Options, clashes, parse_call, parse_combination, parse_part
-from torch_dataloader_utils.options.clashes import CLASHES, Clash, Half
+from torch_dataloader_utils.options.clash import Clash, Half
+from torch_dataloader_utils.options.clashes import CLASHES
 from torch_dataloader_utils.options.late_clashes import LATER
 
 DOCS = Path(__file__).parents[2] / "docs" / "options.md"
@@ -110,8 +111,10 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.RESIZES: {"transform": Transform(lambda batch: batch, rows="any")},
     clashes.ROWS_PER_EPOCH: {**TWO, "rows_per_epoch": 24},
     clashes.SAMPLE: {"fraction": Sample(0.9, by="id")},
+    clashes.SEQUENCES: {"sequences": {"length": 2, "order": "id"}},
     clashes.SHAPED: {**TWO, "weights": Weights(temperature=2)},
     clashes.SINGLE: {**TWO, "batches": "single"},
+    clashes.SKIPS: {"transform": Transform(lambda batch: batch, on_error="skip")},
     clashes.SOURCE_KEY: {**TWO, "source_key": "part"},
     clashes.SPLITS: {"shuffle": "splits"},
     clashes.SPLIT_BATCH: {"sharding": Strided("split_batch")},

@@ -13,7 +13,8 @@ from torch_dataloader_utils.mixing.epochs import Course
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
 from torch_dataloader_utils.options import MixOptions, Options
-from torch_dataloader_utils.options.clashes import MIXED, RESIZES, WEIGHTED, Half, by_splits
+from torch_dataloader_utils.options.clash import Half
+from torch_dataloader_utils.options.clashes import MIXED, RESIZES, WEIGHTED, by_splits
 from torch_dataloader_utils.options.late_clashes import MIXED_COPIES
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.parts import DatasetShare, part_rows

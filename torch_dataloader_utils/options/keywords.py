@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.groups import (
 from torch_dataloader_utils.options.mix import MixOptions, of_weights, weights_of
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
+from torch_dataloader_utils.options.sequences import SequenceOptions
 from torch_dataloader_utils.options.sharding import sharding_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions, shuffle_of
 from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue, check_catalog
@@ -57,6 +58,7 @@ class Options:
     batch: BatchOptions
     bucket: BucketOptions
     pack: PackOptions
+    sequence: SequenceOptions
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions
@@ -85,6 +87,12 @@ class Options:
         """Whether rows of datasets are mixed, not splits; those of a single one, only if it is repeated or cut off."""
         least = 1 if any(half.holds(self) for half in LENGTHS) else 2
         return self.mix.batches != "splits" and self.datasets >= least
+
+    @property
+    def chooses_anchors(self) -> bool:
+        """Whether a subset chooses windows by their anchors, not rows: unless it takes whole sequences."""
+        windows, subset = self.sequence.sequences, self.subset
+        return windows is not None and subset.by_hash and not (subset.by and set(subset.by) <= set(windows.keys))
 
     def given(self, keyword: str) -> Any:
         """The value of a keyword, as it can be given."""

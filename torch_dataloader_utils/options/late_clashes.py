@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch_dataloader_utils.errors import CountsRequiredError, Example, leave_out, use
+from torch_dataloader_utils.options.clash import Clash, Half
 from torch_dataloader_utils.options.clashes import (
     CANONICAL,
     CUT_BY_ROWS,
@@ -20,8 +21,6 @@ from torch_dataloader_utils.options.clashes import (
     UNPARTITIONED,
     WEIGHTED,
     WEIGHTS,
-    Clash,
-    Half,
     by_splits,
     without_or_by_splits,
 )

@@ -153,6 +153,10 @@ class TaskReader:
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter, marks)
 
+    def over(self, files: Mapping[FileKey, DataFile]) -> TaskReader:
+        """A reader of the same files whose rows are numbered in another way, by key."""
+        return TaskReader(self._spec, files)
+
     def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""
         return self._read(pieces, pad, epoch, list)
