@@ -117,6 +117,8 @@ def test_ranks_that_are_killed_learn_each_row_once(tmp_path: Path, seed: int) ->
     (tmp_path / "checkpoints").mkdir()
     writer = FORK.Process(target=write, args=(tmp_path / "data", seed))
     writer.start()
+    while not settled(tmp_path / "data"):  # a rank that waits in vain for the first file ends with an error
+        time.sleep(0.05)
     for _ in range(KILLS):
         ranks = started(tmp_path)
         time.sleep(0.1 + rng.random() * 0.3)
@@ -131,6 +133,11 @@ def test_ranks_that_are_killed_learn_each_row_once(tmp_path: Path, seed: int) ->
     killed(ranks)
     assert learnt(tmp_path, last_step(tmp_path)) == list(range(rows))
     shutil.rmtree(tmp_path / "checkpoints")
+
+
+def settled(folder: Path) -> bool:
+    """Whether a file there can be read."""
+    return any(time.time() - path.stat().st_mtime > SETTLE for path in folder.rglob("*.parquet"))
 
 
 def count(folder: Path) -> int:
