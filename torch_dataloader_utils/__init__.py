@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.api.tables import DeltaDataset, IcebergDataset, TableDataset
     from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts
     from torch_dataloader_utils.distributed.ranks import World
-    from torch_dataloader_utils.events import BlockEvent, PassEvent, RowFailedEvent
+    from torch_dataloader_utils.events import BlockEvent, PassEvent, RowFailedEvent, UnreadFilesEvent
     from torch_dataloader_utils.formats.registry import register_format
     from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
     from torch_dataloader_utils.iterables import (
@@ -158,6 +158,7 @@ _HOMES = {
     "TableSource": "sources.tables",
     "TargetSizeSplitStrategy": "planning.strategies",
     "Transform": "options.transform",
+    "UnreadFilesEvent": "events",
     "Weights": "options.mix",
     "Windows": "options.sequences",
     "World": "distributed.ranks",
@@ -255,6 +256,7 @@ __all__ = [
     "Transform",
     "UnknownOptionError",
     "UnknownValueError",
+    "UnreadFilesEvent",
     "UnsupportedTypeError",
     "UnsupportedTypeWarning",
     "Weights",

@@ -174,7 +174,22 @@ class RowFailedEvent:
     row: FailedRow
 
 
-Event: TypeAlias = BlockEvent | PassEvent | RowFailedEvent
+@dataclass(frozen=True, slots=True)
+class UnreadFilesEvent:
+    """Files of a folder that is followed, which no pass will read: on the rank that lists the folder.
+
+    Attributes:
+        reason: "changed" if they have changed since they were read; "late" if they came to a folder that is forgotten.
+        names: the changed files, or the folder of the late ones, below the path.
+        files: how many there are; of late ones at least so many.
+    """
+
+    reason: Literal["changed", "late"]
+    names: tuple[str, ...]
+    files: int
+
+
+Event: TypeAlias = BlockEvent | PassEvent | RowFailedEvent | UnreadFilesEvent
 
 
 class Hooks:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.reading.scan import ScanSpec
     from torch_dataloader_utils.sources.manifest import FileManifest
     from torch_dataloader_utils.sources.source import Source
-    from torch_dataloader_utils.sources.tables import SnapshotCursor
+    from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSource
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Feature:
     def appended(
         self,
         read: SnapshotCursor | None,
-        newest: Callable[[], SnapshotCursor],
+        added: Callable[[SnapshotCursor, bool], SnapshotCursor],
         source_at: Callable[[SnapshotCursor], Source],
         ending: Callable[[], bool],
         num_ranks: int,
@@ -71,10 +71,19 @@ class Feature:
 
         Args:
             read: the position up to which the rows of the table's history were read; None if some were not.
-            newest: looks up the table's newest position.
+            added: looks up what was appended since a position; also told whether the wait is over.
             source_at: opens the rows at a position.
             ending: whether a wait is to be ended.
             num_ranks: how many ranks begin the epoch.
+            options: of the loader.
+        """
+        return None
+
+    def growing(self, path: Any, options: Options) -> TableSource | None:
+        """What finds the files at a path for each epoch, if they are not the same in all; None: they are.
+
+        Args:
+            path: a folder or glob, or a list of these.
             options: of the loader.
         """
         return None
@@ -235,6 +244,10 @@ class Features(Feature):
     def appended(self, *args: Any) -> Source | None:
         """See `Feature`."""
         return _first(feature.appended(*args) for feature in self.each)
+
+    def growing(self, *args: Any) -> TableSource | None:
+        """See `Feature`."""
+        return _first(feature.growing(*args) for feature in self.each)
 
     def manifest(self, manifest: FileManifest, options: Options) -> FileManifest:
         """See `Feature`."""

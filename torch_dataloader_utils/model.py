@@ -59,6 +59,7 @@ class DataFileInfo:
         part: which dataset of a combination it belongs to.
         version: what its store reports about its content (an etag, a modification time); "" if it reports nothing. A
             file with another size or version is not read.
+        turn: the number of its partition, where these are read one after another; else 0.
     """
 
     path: str
@@ -66,6 +67,7 @@ class DataFileInfo:
     record_count: int | None = None
     part: int = field(default=0, kw_only=True)
     version: str = field(default="", kw_only=True, compare=False)
+    turn: int = field(default=0, kw_only=True, compare=False, repr=False)
 
     @property
     def key(self) -> FileKey:
@@ -282,6 +284,13 @@ def split_numbers(pieces: Iterable[Piece]) -> set[int]:
         else:
             numbers.add(piece.source.index)
     return numbers
+
+
+def turn_of(source: Split | Window) -> int:
+    """The number of the partition of a source; all rows of a window are of one, where partitions are read in turn."""
+    while isinstance(source, Window):
+        source = source.pieces[0].source
+    return source.file.turn
 
 
 def split_of(piece: Piece) -> Split:

@@ -320,6 +320,7 @@ def plan_options(options: Options, num_shards: int | None = None) -> PlanOptions
     shape = PlanOptions(
         batch_size=options.batch.batch_size,
         shuffle=bool(options.shuffle.permutes),
+        by_partition=options.shuffle.by_partition,
         seed=options.shuffle.shuffle_seed,
         num_shards=options.worker.num_shards if num_shards is None else num_shards,
         assignment=assignment_of(options.split.split_strategy),

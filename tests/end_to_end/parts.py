@@ -41,6 +41,7 @@ class Part:
         tokens: of a stream that ranks cut into sequences, each leaving out less than one; 0 if all must be delivered.
         refused: what the error of the first batch says if there are several ranks.
         epoch: the one in which states are taken.
+        follows: whether each pass reads what was added since the one before it.
     """
 
     write: Callable[[Path], Any]
@@ -51,6 +52,7 @@ class Part:
     tokens: int = 0
     refused: str = ""
     epoch: int = 1
+    follows: bool = False
 
 
 def ids(batch: Any) -> list[int]:
@@ -301,6 +303,7 @@ OF_ONE = {
     "partitions": Part(
         write_partitions, of_rows(filters=[("p", "!=", 1)]), each_once([*EVERY[:ROWS], *EVERY[-ROWS:]]), ids
     ),
+    "partition by partition": Part(write_partitions, of_rows(shuffle="partition"), each_once(EVERY), ids),
     "fraction": one(each_once(chosen(fraction=FRACTION)), fraction=FRACTION),
     "draws": one(with_draws(each_once(EVERY)), drawn_rows, **DRAWS),
     "draws, padded": one(with_draws(each_once(EVERY)), drawn_rows, even="pad", **DRAWS),

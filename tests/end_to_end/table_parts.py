@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.delta.by_hand import delete_rows, live, require
 from tests.end_to_end.parts import Part, Seen, each_once, ids
 from tests.iceberg.conftest import sql_config
-from torch_dataloader_utils import Appended, DeltaDataset, Follow, IcebergDataset
+from torch_dataloader_utils import Appended, DeltaDataset, Follow, IcebergDataset, StructuredDataset
 
 OLD, NEW = 60, 30  # rows
 OPTIONS: dict[str, Any] = {"batch_size": 5, "split_rows": 5, "shuffle": True, "shuffle_buffer_size": 15}
@@ -52,6 +53,33 @@ def restarted(data: dict[str, Any], replay: float = 0, **place: Any) -> Any:
     """A loader that follows, at the place where the old rows were read."""
     loader = following(data, replay=replay, **place)
     loader.load_state_dict(json.loads(data[f"state {replay}"]))
+    return loader
+
+
+def write_growing_folder(folder: Path) -> dict[str, Any]:
+    """A folder of files of ten rows: where it and its rounds are, and a state after the old ones."""
+    data = folder / "data"
+    data.mkdir()
+    for first in range(0, OLD, 10):
+        pq.write_table(pa.table({"id": range(first, first + 10)}), data / f"{first:03d}.parquet")
+    found = {"folder": str(data), "rounds": str(folder / "rounds")}
+    loader = following_folder(found, num_ranks=1, rank=0, num_workers=0)
+    assert sum(len(batch["id"]) for batch in loader) == OLD
+    found["state"] = json.dumps(loader.state_dict())
+    for first in range(OLD, OLD + NEW, 10):
+        pq.write_table(pa.table({"id": range(first, first + 10)}), data / f"{first:03d}.parquet")
+    return found
+
+
+def following_folder(data: dict[str, Any], **options: Any) -> Any:
+    follow = Follow(wait=0, settle=0, rounds=data["rounds"])
+    return StructuredDataset.create_dataloader(data["folder"], follow=follow, **{**OPTIONS, **options})[0]
+
+
+def restarted_folder(data: dict[str, Any], **place: Any) -> Any:
+    """A loader that follows, at the place where the old files were read."""
+    loader = following_folder(data, **place)
+    loader.load_state_dict(json.loads(data["state"]))
     return loader
 
 
@@ -115,8 +143,34 @@ def named_in_delta(batch: Any) -> list[int]:
     return ids(batch)
 
 
+def write_growing_delta(folder: Path) -> dict[str, Any]:
+    """A table of ten rows a commit, and a state after the old ones."""
+    table = str(folder / "table")
+    for first in range(0, OLD, 10):
+        write_deltalake(table, pa.table({"id": range(first, first + 10)}), mode="append")
+    loader = following_delta({"table": table}, num_ranks=1, rank=0, num_workers=0)
+    assert sum(len(batch["id"]) for batch in loader) == OLD
+    found = {"table": table, "state": json.dumps(loader.state_dict())}
+    for first in range(OLD, OLD + NEW, 10):
+        write_deltalake(table, pa.table({"id": range(first, first + 10)}), mode="append")
+    return found
+
+
+def following_delta(data: dict[str, Any], **options: Any) -> Any:
+    given = {"follow": Follow(wait=0), **OPTIONS, **options}
+    return DeltaDataset.create_dataloader(data["table"], **given)[0]
+
+
+def restarted_delta(data: dict[str, Any], **place: Any) -> Any:
+    """A loader that follows, at the place where the old rows were read."""
+    loader = following_delta(data, **place)
+    loader.load_state_dict(json.loads(data["state"]))
+    return loader
+
+
 TABLES = {
-    "follow": Part(write_growing, restarted, appended_once, ids, refused=NEEDS_JOB, epoch=0),
+    "follow": Part(write_growing, restarted, appended_once, ids, refused=NEEDS_JOB, epoch=0, follows=True),
+    "follow, folder": Part(write_growing_folder, restarted_folder, appended_once, ids, epoch=0, follows=True),
     "replay": Part(write_growing, replaying, replayed, ids),
     "follow, replay": Part(
         write_growing,
@@ -125,6 +179,10 @@ TABLES = {
         ids,
         refused=NEEDS_JOB,
         epoch=0,
+        follows=True,
+    ),
+    "follow, delta": Part(
+        write_growing_delta, restarted_delta, appended_once, ids, refused=NEEDS_JOB, epoch=0, follows=True
     ),
     "delta": Part(write_delta, of_delta, each_once(row for row in range(OLD) if row % 10 % 4), named_in_delta),
 }

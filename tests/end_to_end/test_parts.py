@@ -176,12 +176,12 @@ def test_head_is_the_first_rows_of_an_epoch_and_changes_nothing(
         expected = batches(loader_of(rank, num_ranks, num_workers))
         rows = [row for batch in expected for row in rows_of(batch)]
         loader = loader_of(rank, num_ranks, num_workers)
-        if part.refused:
+        if part.follows:
             with pytest.raises(CountsRequiredError, match="follow=True"):
                 loader.head(1)
         passing = iter(loader)
         for step, batch in enumerate(expected):
-            if step or not part.refused:
+            if step or not part.follows:
                 before = loader.state_dict(), loader.dataset._passes.live, counts(loader)
                 n = (1, len(rows_of(expected[0])) + 1, len(rows) + 1)[step % 3]
                 head = loader.head(n)

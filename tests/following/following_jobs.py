@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -13,8 +14,10 @@ import pyarrow as pa
 import torch.distributed as dist
 from pyiceberg.catalog import load_catalog
 
+from tests.following.folders import add
 from tests.iceberg.service_jobs import main
-from torch_dataloader_utils import Follow, IcebergDataset
+from torch_dataloader_utils import Files, Follow, IcebergDataset, stream
+from torch_dataloader_utils.errors import FileChangedError
 
 
 def opened(config: Mapping[str, str], state: Any = None) -> Any:
@@ -109,6 +112,47 @@ def follow_evenly(config: Mapping[str, str], out: Path) -> dict[str, Any]:
             passes.append([batch["id"][batch["valid"]].tolist() for batch in batches])
         found.append(passes)
     return {"tables": found}
+
+
+def follow_folder(config: Mapping[str, str], out: Path) -> dict[str, Any]:
+    """Passes of a folder to which rank 1 adds files: before each, while the third waits; then it changes one.
+
+    Only rank 0 looks: the others would see another folder.
+    """
+    rank, first, data = dist.get_rank(), 0, out / "data"
+
+    def added(rows: int) -> None:
+        nonlocal first
+        if rank == 1:
+            add(data, f"h={first}/a.parquet", range(first, first + rows))
+        first += rows
+
+    later = threading.Timer(0.1, added, (25,))
+    if rank == 1:
+        later.start()
+    path = data if rank == 0 else out / "elsewhere" / ".." / "data"  # what the others call it does not matter
+    (out / "elsewhere").mkdir(exist_ok=True)
+    data.mkdir(exist_ok=True)
+    follow = Follow(poll=0.1, wait=5, settle=0)  # the loader waits for its first file
+    loader = stream(Files(str(path), follow=follow), even="pad", batch_size=4, shuffle=True)
+    first, found = 25, [real(loader)]
+    for rows, seconds in ((10, 0.0), (3, 0.4)):
+        dist.barrier()
+        if seconds and rank == 1:
+            threading.Timer(seconds, added, (rows,)).start()
+        elif not seconds:
+            added(rows)
+            dist.barrier()
+        found.append(real(loader))
+    dist.barrier()
+    if rank == 1:
+        add(data, "h=0/a.parquet", range(5))
+    dist.barrier()
+    try:
+        next(iter(loader))
+    except FileChangedError as error:
+        return {"passes": found, "error": str(error)}
+    return {"passes": found, "error": ""}
 
 
 if __name__ == "__main__":

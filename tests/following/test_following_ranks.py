@@ -41,3 +41,13 @@ def test_a_followed_pass_restarts_at_every_step_and_on_other_ranks(table: Table,
     fewer = run(2, "continues", tmp_path)
     seen = [row for one in of_each for row in one["taken"][2]] + [row for one in fewer for row in one["rest"]]
     assert Counter(seen) == passes[0]
+
+
+@pytest.mark.slow
+def test_all_ranks_read_the_files_that_rank_0_finds(table: Table, tmp_path: Path) -> None:
+    del table
+    of_each = run(2, "follow_folder", tmp_path)
+    for number, (first, last) in enumerate(((0, 25), (25, 35), (35, 38))):
+        assert sorted(row for one in of_each for row in one["passes"][number]) == list(range(first, last))
+    assert all("h=0/a.parquet in" in one["error"] for one in of_each)
+    assert of_each[1]["error"].startswith("on rank 0: ")

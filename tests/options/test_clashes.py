@@ -31,7 +31,8 @@ from torch_dataloader_utils import (
 from torch_dataloader_utils.errors import DataLoaderUtilsError, Remedy
 from torch_dataloader_utils.options import Options, clashes, parse_call, parse_combination, parse_part
 from torch_dataloader_utils.options.clash import Clash, Half
-from torch_dataloader_utils.options.clashes import CLASHES, LATER
+from torch_dataloader_utils.options.clashes import CLASHES
+from torch_dataloader_utils.options.late_clashes import LATER
 
 DOCS = Path(__file__).parents[2] / "docs" / "options.md"
 Keywords = dict[str, Any]
@@ -99,6 +100,8 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.NO_WORKERS: {},
     clashes.NUMBERS: {"num_ranks": 2, "rank": 0},
     clashes.PACK: {"pack": Pack(16)},
+    clashes.OWN_SHARES: {"sharding": "rotate"},
+    clashes.PARTITION: {"shuffle": "partition"},
     clashes.PART: {"part": "dataset 'a'"},
     clashes.PHASES: {**TWO, "weights": [(0, [1, 2]), (5, [2, 1])]},
     clashes.PINNED: {"pin_memory": True},
@@ -127,6 +130,7 @@ SIDES: Mapping[Half, Keywords] = {
     clashes.UNEQUAL: {"sharding": "rotate"},
     clashes.UNEVEN: {**TWO, "batches": "single"},
     clashes.UNKNOWN: {"path": "lines"},
+    clashes.UNPARTITIONED: {"path": "flat"},
     clashes.NO_ROW_COUNTS: {"path": "lines"},
     clashes.WEIGHTED: {"class_weights": {"label": {1: 2.5}}},
     clashes.WEIGHTS: {**TWO, "weights": [1, 2]},
@@ -206,11 +210,14 @@ def test_a_clash_is_an_error_whose_remedies_work_and_each_side_alone_works(clash
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The same rows in Parquet, in lines, and in the memory of this process."""
     place, memory = tmp_path_factory.mktemp("data"), fsspec.filesystem("memory")
-    for name in ("files", "lines"):
-        (place / name).mkdir()
+    for name in ("files/day=1", "lines/day=1", "flat"):
+        (place / name).mkdir(parents=True)
     table = pa.table({"id": range(40), "label": [row % 2 for row in range(40)]})
-    pq.write_table(table, place / "files" / "part.parquet", row_group_size=5)
-    (place / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}, "label": {row % 2}}}\n' for row in range(40)))
+    for folder in (place / "files" / "day=1", place / "flat"):
+        pq.write_table(table, folder / "part.parquet", row_group_size=5)
+    (place / "lines" / "day=1" / "part.jsonl").write_text(
+        "".join(f'{{"id": {row}, "label": {row % 2}}}\n' for row in range(40))
+    )
     with memory.open("clashes/part.parquet", "wb") as file:
         pq.write_table(table, file)
     yield place

@@ -289,6 +289,16 @@ def test_plans_that_only_python_can_make_are_on_the_page(folder, options, reason
     assert all(count == 1 for counts in whole.values() for count in counts)
 
 
+def test_only_python_plans_partitions_one_after_another(tmp_path):
+    for hour in (9, 10):
+        (tmp_path / f"hour={hour}").mkdir()
+        pq.write_table(pa.table({"id": range(20)}), tmp_path / f"hour={hour}" / "a.parquet")
+    shown = data_of(tmp_path, shuffle="partition")["fixed"]
+    assert shown["reason"] == "partitions are read one after another"
+    [worker] = shown["plans"]["0"]["ranks"][0]["workers"]
+    assert [file for file, *_ in worker["pieces"]] == [1, 0]  # "hour=10" is the first in file order
+
+
 def test_large_plans_of_python_are_on_the_page_for_fewer_epochs(folder, monkeypatch):
     dataset = dataset_of(folder, num_ranks=2, canonical_ranks=4, batch_size=50)
 

@@ -26,6 +26,7 @@ from torch_dataloader_utils import (
     Codes,
     DeltaDataset,
     Fill,
+    Follow,
     Hive,
     IcebergDataset,
     Pack,
@@ -171,6 +172,12 @@ def read(path: Any, **keywords: Any) -> None:
     loader, _ = StructuredDataset.create_dataloader(path, **{"batch_size": 4, "num_workers": 0, **keywords})
     for _ in loader:
         pass
+
+
+def read_listed(path: Any, **keywords: Any) -> None:
+    """As `read`; a manifest is written beside the data."""
+    own = {"manifest": f"{path}.{keywords['manifest']}"} if "manifest" in keywords else {}
+    read(path, **{**keywords, **own})
 
 
 def read_files(path: str, **keywords: Any) -> None:
@@ -532,6 +539,13 @@ CALLS: dict[str, Failing] = {
     "a path with a catalog": Failing({"catalog_config": {"type": "sql"}}, call=read_iceberg, path="iceberg"),
     "appended and followed": Failing(
         {"appended": Appended(1, non_appends="ignore"), "follow": True}, call=read_iceberg, path="iceberg"
+    ),
+    "a table that is followed as a folder": Failing({"follow": Follow(settle=5)}, call=read_iceberg, path="iceberg"),
+    "a table that is followed after a folder": Failing(
+        {"follow": Follow(after="a")}, call=read_iceberg, path="iceberg"
+    ),
+    "a folder that is followed, with a list": Failing(
+        {"follow": Follow(wait=0, settle=0), "manifest": "list.parquet"}, call=read_listed
     ),
     "canonical_ranks with batch_tokens": Failing(
         {"canonical_ranks": 2, "batch_tokens": 64, "lists": "padded"}, CountsRequiredError, path="tokens"

@@ -45,7 +45,7 @@ def test_the_format_is_found_by_suffix_or_first_bytes(tmp_path: Path) -> None:
 
 UNFINISHED = (
     "b.parquet.tmp", "b.parquet.part", "b.PARTIAL", "b.parquet.filepart", "b.parquet.crdownload", "b.parquet.aria2",
-    "b.parquet._COPYING_", "b.parquet.inprogress.12", "part-0.pending.1a-2b", "day=1/b.parquet.tmp",
+    "b.parquet._COPYING_", "b.parquet.temp", "b.parquet.inprogress.12", "part-0.pending.1a-2b", "day=1/b.parquet.tmp",
 )  # fmt: skip
 
 

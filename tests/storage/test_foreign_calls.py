@@ -71,6 +71,7 @@ LISTED: dict[str, dict[str, str]] = {
             ("self.info", "self.fs.find", "self.fs.info", "self.fs.cat_file", "self._client.info", "fs.ls"), TRIED
         ),
         **dict.fromkeys(("pafs.S3FileSystem", "pafs.AwsStandardS3RetryStrategy"), BUILT),
+        "self.fs.pipe_file": "`answered` in Storage.create",
         "sync": TRIED,
     },
     "storage/hub_client.py": {

@@ -11,6 +11,7 @@ from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset
 from torch_dataloader_utils.loader.loader import StructuredLoader
+from torch_dataloader_utils.loader.tables import SnapshotDataset
 from torch_dataloader_utils.options import Files, Options, parse_call
 from torch_dataloader_utils.sources.source import open_files
 from torch_dataloader_utils.storage.waiting import limited
@@ -30,6 +31,9 @@ def _create_dataloader(path: Any, format: str | None = None, **options: Any) -> 
 def opened(source: Files, options: Options) -> StructuredDataset:
     """The dataset of files."""
     with limited(options.worker.timeout):
+        growing = options.features.growing(source.path, options)
+        if growing is not None:
+            return GrowingDataset(growing, options, source)
         return StructuredDataset(open_files(source.path, options), options, source)
 
 
@@ -96,6 +100,7 @@ class StructuredDataset(LoaderDataset):
         timeout: float = 600,
         show_progress: bool | Literal["all"] = False,
         progress_interval_sec: float = 120,
+        follow: FollowLike = False,
     ) -> tuple[StructuredLoader[OutputFormat, Collated], StructuredDataset]:
         """A loader of the files at `path`, and its dataset.
 
@@ -138,7 +143,7 @@ class StructuredDataset(LoaderDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
+            shuffle: True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -164,6 +169,7 @@ class StructuredDataset(LoaderDataset):
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
 
         Raises:
             UnknownOptionError: a keyword does not exist.
@@ -175,3 +181,7 @@ class StructuredDataset(LoaderDataset):
             EmptyDatasetError: the files hold no rows.
         """
         raise NotImplementedError
+
+
+class GrowingDataset(SnapshotDataset, StructuredDataset):
+    """A folder that is followed: each pass reads the files that were added since the pass before it."""

@@ -151,7 +151,7 @@ def stream(
         even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
         count_rows: count rows in a scan if files do not record them.
         steps_per_epoch: exactly this many batches on each rank in every epoch.
-        shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
+        shuffle: True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...).
         shuffle_seed: the seed of all orders; the same on every rank.
         shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
         batch_size: rows per batch.

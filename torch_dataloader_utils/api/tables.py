@@ -163,7 +163,7 @@ class TableDataset(SnapshotDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
+            shuffle: True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -189,7 +189,7 @@ class TableDataset(SnapshotDataset):
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
             progress_interval_sec: the seconds between two lines about progress where there is no bar.
-            follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
 
         Raises:
             UnknownOptionError: a keyword does not exist.
@@ -291,7 +291,7 @@ class IcebergDataset(TableDataset):
             ref: read this branch or tag.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
             appended: read only what was appended after a snapshot, as Appended(...) says.
-            follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
             scan_filter: rules out files and row groups like filters, but drops no single row.
             metadata_columns: columns that name rows, "_file" and "_pos", to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
@@ -317,7 +317,7 @@ class IcebergDataset(TableDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
+            shuffle: True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -389,6 +389,7 @@ class DeltaDataset(SnapshotDataset):
         # The options: written by scripts/write_signatures.py from their declarations.
         version: int | None = None,
         as_of: datetime | str | int | None = None,
+        follow: FollowLike = False,
         metadata_columns: Sequence[str] = (),
         columns: Sequence[str] | None = None,
         filters: Any = None,
@@ -455,6 +456,7 @@ class DeltaDataset(SnapshotDataset):
                 deltalake.DeltaTable, which is read at its version.
             version: read this version, with its own schema.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
+            follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
             metadata_columns: columns that name rows, "_file" and "_pos", to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
@@ -478,7 +480,7 @@ class DeltaDataset(SnapshotDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...).
+            shuffle: True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.

@@ -136,7 +136,7 @@ def _read(storage: Storage, log: str, file: Stored) -> _Found:
             data: bytes = source.read()
         found = _Found()
         for line in data.splitlines():
-            _check_depth(line, file.path)
+            check_depth(line, file.path)
             _check_texts(line, file.path)
             if any(name in line for name in _READ):
                 found.update(_action(storage, log, json.loads(line), file.path))
@@ -156,7 +156,7 @@ def _action(storage: Storage, log: str, action: Any, path: str) -> _Found:
     if not isinstance(add, dict) or not isinstance(add.get("path"), str):
         return _Found()
     if isinstance(add.get("stats"), str):
-        _check_depth(add["stats"].encode(errors="replace"), path)
+        check_depth(add["stats"].encode(errors="replace"), path)
     return _Found({add["path"]: _vector(add.get("deletionVector"))})
 
 
@@ -203,13 +203,13 @@ def _slim(column: pa.ChunkedArray) -> Iterator[Any]:
 
 
 def _check_texts(line: bytes, path: str) -> None:
-    """As `_check_depth`, for the texts in a line, one of which is the JSON of statistics."""
+    """As `check_depth`, for the texts in a line, one of which is the JSON of statistics."""
     if len(_OPENING.findall(line)) > _MOST_LEVELS:
         for text in _TEXT.findall(line):
-            _check_depth(json.loads(text).encode(errors="replace"), path)
+            check_depth(json.loads(text).encode(errors="replace"), path)
 
 
-def _check_depth(text: bytes, path: str) -> None:
+def check_depth(text: bytes, path: str) -> None:
     """Check that JSON is not nested too deeply.
 
     Raises:

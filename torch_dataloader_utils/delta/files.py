@@ -77,7 +77,7 @@ def _listed_file(row: Mapping[str, Any]) -> ListedFile:
     bounds = {part: row.get(part) or {} for part in _BOUNDS}
     rows = row.get("num_records")
     return ListedFile(
-        _inside(plain_url(row["path"])),
+        inside(plain_url(row["path"])),
         max(row["size_bytes"] or 0, 0),  # a hint
         None if rows is None or rows < 0 else rows,
         row["modification_time"],
@@ -86,7 +86,7 @@ def _listed_file(row: Mapping[str, Any]) -> ListedFile:
     )
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """The path in one spelling, if it is relative: then it must stay in the table's folder."""
     if path.startswith("/") or _SCHEME.match(path):
         return path
@@ -102,6 +102,11 @@ def _inside(path: str) -> str:
 def has_vectors(table: DeltaTable) -> bool:
     """Whether the table requires of its readers that they apply deletion vectors."""
     return "deletionVectors" in (table.protocol().reader_features or ())
+
+
+def with_vectors(entries: LogEntries) -> frozenset[str]:
+    """The paths of the files of which vectors delete rows."""
+    return frozenset(inside(plain_url(path)) for path, vector in entries.vectors.items() if vector is not None)
 
 
 def deleted_rows(
@@ -120,7 +125,7 @@ def deleted_rows(
         FileReadError: a vector cannot be read, deletes rows that its file does not have, or another number of rows than
             the log says.
     """
-    known = {_inside(plain_url(path)): vector for path, vector in entries.vectors.items()}
+    known = {inside(plain_url(path)): vector for path, vector in entries.vectors.items()}
     missing = next((file for file in files if file.path not in known), None)
     if missing is not None:
         raise FileReadError(

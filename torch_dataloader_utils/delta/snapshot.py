@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
 from deltalake import DeltaTable
 
-from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, has_vectors, listed_files
+from torch_dataloader_utils.delta.appends import NonAppends, appended_files
+from torch_dataloader_utils.delta.files import ListedFile, deleted_rows, has_vectors, listed_files, with_vectors
 from torch_dataloader_utils.delta.log import DeltaLog, reading
 from torch_dataloader_utils.delta.schema import Columns, columns_of
 from torch_dataloader_utils.delta.store_options import data_options
 from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
+from torch_dataloader_utils.filters.conditions import row_predicate
 from torch_dataloader_utils.filters.facts import can_be_true
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
 from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, PrunedFiles
@@ -27,7 +31,7 @@ from torch_dataloader_utils.options import Options, ReadOptions
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, Positions, live_file
 from torch_dataloader_utils.sources.files import open_entries
-from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
+from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.sources.row_names import file_name
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
 from torch_dataloader_utils.storage import Storage, open_storage
@@ -70,12 +74,13 @@ class DeltaSnapshot:
     @property
     def in_words(self) -> str:
         """Which version it is."""
-        return f"version {self.cursor.end}"
+        start = self.cursor.start
+        return f"version {self.cursor.end}{'' if start is None else f', what was appended after version {start}'}"
 
     @property
     def replay_in_words(self) -> str:
-        """No older rows are read beside appended ones."""
-        return ""
+        """Which older rows are read beside appended ones; "" if none are."""
+        return self.plan.replay_in_words
 
     def manifest(self, options: Options) -> FileManifest:
         """The manifest of the files, like that of any other source.
@@ -88,58 +93,124 @@ class DeltaSnapshot:
         return replace(
             made,
             files=tuple(file for file in files if file.layout.segments),
-            opener=LiveOpener(made.opener),
+            opener=made.opener if isinstance(made.opener, LiveOpener) else LiveOpener(made.opener),
             # If rows of a file are deleted, they may be the ones with nulls.
             null_evidence={name: path for name, path in made.null_evidence.items() if path not in self.deleted},
-            origin=f"version {self.cursor.end}",
+            origin=f"{self.in_words}{made.origin.removeprefix('no snapshot')}",
             relative=self.relative,
         )
 
 
-def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions) -> DeltaSnapshot:
+@dataclass(frozen=True)
+class Added:
+    """Which rows of a version are read: those appended since another.
+
+    Attributes:
+        after: the other version.
+        non_appends: whether commits in between that take rows away are errors, or left out.
+        features: may read older rows beside the appended ones.
+    """
+
+    after: int
+    non_appends: NonAppends = "error"
+    features: Feature = field(default_factory=Feature)
+
+
+def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions, added: Added | None = None) -> DeltaSnapshot:
     """The snapshot of a table at the version at which it is loaded; opens no data file.
 
     Args:
         table: the table.
         log: its log.
         read: the columns, the filters, and the access to the files.
+        added: reads only what was appended since another version.
 
     Raises:
         FileReadError: the log cannot be read, or lists a file twice.
         UnsupportedTypeError: a column has a type that is not supported.
         OptionError: the filter is invalid, or a file is on another storage than the table.
         ColumnNotFoundError: a filter names a column that the table does not have.
+        SnapshotError: with `added`, a version in between did more than append, or was cleaned up.
     """
     name, url = log.name, log.url
     with reading(name, f"its log at version {table.version()}"):
         columns = columns_of(table, read, name)
-        files = listed_files(table, bounds=read.filters is not None)
+        listed = _listed(table, log, added, bounds=read.filters is not None)
     predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
-    kept = files if predicate is None else list(filter(file_test(predicate, columns), files))
+    can_hold = (lambda file: True) if predicate is None else file_test(predicate, columns)
     options = data_options(read.storage_options or {})
     storage, [(_, root)] = open_entries(url, replace(read, storage_options=options))
-    paths = {file.path: _path(file, root, url, options) for file in files}
+    paths: dict[str, str] = {}
+
+    def place(file: ListedFile) -> str:
+        return paths.setdefault(file.path, _path(file, root, url, options))
+
+    files = [file for _, file in listed]
+    check_listed_once([place(file) for file in files], storage)
     with reading(name, f"its log at version {table.version()}"):
-        deleted = (
-            {} if not has_vectors(table) else deleted_rows(files, log.entries(table.version()), paths, storage, root)
-        )
-    check_listed_once([paths[file.path] for file in files], storage)
+        deleted = _deleted(listed, table, log, paths, storage, root)
+    some = filter(can_hold, files)
+    kept = tuple(_planned(file, place(file), storage, file.path in deleted, columns) for file in some)
+    cursor = SnapshotCursor(table.version(), None if added is None else added.after)
+    older = partial(_older_files, log, can_hold, place, storage, columns)
+    replay = None if added is None else added.features.older_rows(kept, partial(older, added.after), cursor)
     plan = IcebergPlan(
         name=name,
         location=url,
-        files=tuple(_planned(file, paths[file.path], storage, file.path in deleted, columns) for file in kept),
+        files=kept if replay is None else (*kept, *replay.files),
         table=columns.table,
         storage=replace(storage, remedy=_REMEDY.format(table.version())),
         snapshot=None,
-        cursor=SnapshotCursor(table.version()),
+        cursor=cursor,
         row_filter=predicate,
         pruned=PrunedFiles(files_before=len(files), files_after=len(kept)),
+        replay=replay,
     )
     return DeltaSnapshot(
         plan,
         {paths[relative]: rows for relative, rows in deleted.items()},
         {path: relative for relative, path in paths.items()},
     )
+
+
+def _listed(table: DeltaTable, log: DeltaLog, added: Added | None, *, bounds: bool) -> list[tuple[int, ListedFile]]:
+    """The files that are read, each with the version that says which of its rows are deleted."""
+    if added is None:
+        return [(table.version(), file) for file in listed_files(table, bounds)]
+    return appended_files(log, added.after, table, added.non_appends, bounds=bounds)
+
+
+def _older_files(
+    log: DeltaLog,
+    can_hold: CanHold,
+    place: Callable[[ListedFile], str],
+    storage: Storage,
+    columns: Columns,
+    version: int,
+) -> list[PlannedFile]:
+    """The files of a version without vectors: some of their rows are drawn by number."""
+    table = log.at(version)
+    marked = with_vectors(log.entries(version)) if has_vectors(table) else frozenset()
+    files = [file for file in listed_files(table, bounds=True) if file.path not in marked and can_hold(file)]
+    return [_planned(file, place(file), storage, has_vector=False, columns=columns) for file in files]
+
+
+def _deleted(
+    listed: Sequence[tuple[int, ListedFile]],
+    table: DeltaTable,
+    log: DeltaLog,
+    paths: Mapping[str, str],
+    storage: Storage,
+    root: str,
+) -> dict[str, Positions]:
+    """The rows that vectors delete of each file, as of the version that it is listed with."""
+    if not has_vectors(table):
+        return {}
+    deleted: dict[str, Positions] = {}
+    for version in sorted({version for version, _ in listed}):
+        files = [file for at, file in listed if at == version]
+        deleted |= deleted_rows(files, log.entries(version), paths, storage, root)
+    return deleted
 
 
 def _planned(file: ListedFile, path: str, storage: Storage, has_vector: bool, columns: Columns) -> PlannedFile:

@@ -10,13 +10,14 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from torch_dataloader_utils.delta.appends import NonAppends
 from torch_dataloader_utils.delta.files import plain_url
 from torch_dataloader_utils.delta.log import DeltaLog
-from torch_dataloader_utils.delta.snapshot import DeltaSnapshot, snapshot_of
+from torch_dataloader_utils.delta.snapshot import Added, DeltaSnapshot, snapshot_of
 from torch_dataloader_utils.delta.store_options import data_options, log_options
 from torch_dataloader_utils.delta.unity import SCHEME, UnityTable
 from torch_dataloader_utils.errors import OptionError, SnapshotError
-from torch_dataloader_utils.options import Delta, Options, ReadOptions
+from torch_dataloader_utils.options import Delta, Follow, Options, ReadOptions
 from torch_dataloader_utils.options.times import milliseconds, moment_of
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.redaction import remember_secrets
@@ -30,13 +31,14 @@ class DeltaSource:
 
     Args:
         chosen: the table and its version; a `deltalake.DeltaTable` is read at its version.
+        non_appends: what commits that take rows away are among appended ones, instead of what `follow` says.
 
     Raises:
         OptionError: the table has another form.
     """
 
-    def __init__(self, chosen: Delta) -> None:
-        table = chosen.table
+    def __init__(self, chosen: Delta, non_appends: NonAppends | None = None) -> None:
+        table, self._non_appends = chosen.table, non_appends
         if not isinstance(table, (str, os.PathLike, DeltaTable)) or not table:
             raise OptionError(f"table={shown(table)}: expected the path or URL of a Delta table, or a DeltaTable.")
         self._moment = None if chosen.as_of is None else moment_of(chosen.as_of)
@@ -66,6 +68,10 @@ class DeltaSource:
         option = next((name for name, value in given.items() if value is not None), None)
         return option and f"{option}= was given, which pins the version: leave it out."
 
+    def taking(self, non_appends: NonAppends) -> DeltaSource:
+        """The same table, with commits that take rows away as errors among appended ones, or left out."""
+        return DeltaSource(self._chosen, non_appends)
+
     def newest(self, options: Options) -> SnapshotCursor:
         """The newest version; raises the errors of `DeltaLog.newest`."""
         return SnapshotCursor(self._log(self._read(options)).newest().version())
@@ -74,15 +80,10 @@ class DeltaSource:
         """The snapshot at a version; raises the errors of `DeltaLog.at` and `snapshot_of`.
 
         Raises:
-            SnapshotError: the cursor asks for appended rows only, or the table is younger than `as_of`.
+            SnapshotError: the table is younger than `as_of`, or of appended rows as for `snapshot_of`.
         """
-        read = self._read(options)
+        read, follow = self._read(options), options.follow.follow
         log = self._log(read)
-        if cursor is not None and (cursor.start is not None or not isinstance(cursor.end, int)):
-            raise SnapshotError(
-                f"{log.name}: {cursor} cannot be read: of a Delta table, only whole versions can. Call advance() "
-                "without appended_only."
-            )
         version = self._version if cursor is None else cursor.end
         if version is None and self._moment is None:
             version = self._loaded
@@ -90,7 +91,11 @@ class DeltaSource:
             table = log.at(version)
         else:
             table = log.newest() if self._moment is None else self._as_of(log, self._moment, read)
-        made = self._renewing(snapshot_of(table, log, read))
+        after = (None if follow is None else follow.after) if cursor is None else cursor.start
+        added = None
+        if isinstance(after, int):
+            added = Added(after, self._non_appends or (follow or Follow()).non_appends, options.features)
+        made = self._renewing(snapshot_of(table, log, read, added))
         if self._latest is None or self._latest.cursor != made.cursor:
             self._latest = made
         return replace(made, plan=replace(made.plan, layouts=self._latest.plan.layouts))

@@ -64,12 +64,12 @@ def joined(filters: Any, schema: pa.Schema, make: Callable[[Comparison], T]) -> 
             "Strings and pyiceberg expressions need the iceberg extra."
         )
     alternatives = [
-        reduce(operator.and_, (make(comparison(item, schema)) for item in group)) for group in _groups(filters)
+        reduce(operator.and_, (make(comparison(item, schema)) for item in group)) for group in groups_of(filters)
     ]
     return reduce(operator.or_, alternatives)
 
 
-def _groups(filters: Sequence[Any]) -> Sequence[Sequence[Any]]:
+def groups_of(filters: Sequence[Any]) -> Sequence[Sequence[Any]]:
     """The lists of tuples: the tuples of a list are joined by "and", the lists by "or"."""
     groups = [filters] if all(_is_predicate(item) for item in filters) else filters
     for group in groups:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_dataloader_utils.feature import Feature
+from torch_dataloader_utils.following.folder import FolderSource, check_agreement
 from torch_dataloader_utils.following.replay import Replay, drawn
 from torch_dataloader_utils.following.waiting import appended_since, check_group
 from torch_dataloader_utils.hashing import name_hash
@@ -41,7 +42,7 @@ class Following(Feature):
     def appended(
         self,
         read: SnapshotCursor | None,
-        newest: Callable[[], SnapshotCursor],
+        added: Callable[[SnapshotCursor, bool], SnapshotCursor],
         source_at: Callable[[SnapshotCursor], Source],
         ending: Callable[[], bool],
         num_ranks: int,
@@ -56,10 +57,22 @@ class Following(Feature):
         if not isinstance(self.how, Follow):
             return None
         sharers = sharers_of(options)
-        check_group(num_ranks, sharers)
+        if self.how.rounds is None:
+            check_group(num_ranks, sharers)
         if read is None:
             return None
-        return appended_since(read, newest, source_at, self.how, sharers, options.worker.timeout, ending)
+        return appended_since(read, added, source_at, self.how, sharers, options.worker.timeout, ending)
+
+    def growing(self, path: Any, options: Options) -> FolderSource | None:
+        """With `follow`, the rounds of a folder.
+
+        Raises:
+            OptionError: several ranks have neither a process group nor `rounds`, or a path is a file.
+        """
+        if not isinstance(self.how, Follow):
+            return None
+        check_agreement(self.how, options)
+        return FolderSource(path, self.how, options.read)
 
 
 def following(options: Options) -> Following | None:

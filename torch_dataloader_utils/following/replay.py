@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from torch_dataloader_utils.hashing import Choice, Interval, name_hash
 from torch_dataloader_utils.lazy import cached_property
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.iceberg.planned import PlannedFile
 
 _WHOLE = 1 << 64
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,31 @@ def drawn(share: float, appended: Sequence[PlannedFile], older: Sequence[Planned
         older: those from before.
         key: another key draws other files and rows.
     """
-    quota, rows = share * _rows(appended), 0
-    files: list[PlannedFile] = []
-    for planned in sorted(older, key=lambda one: name_hash("replay", key, one.info.path)):
-        if rows >= quota:
+    quota = share * _rows(appended)
+    files = older_files(quota, older, lambda one: name_hash("replay", key, one.info.path), lambda one: _rows([one]))
+    rows = _rows(files)
+    choice = chosen_share(quota, rows, key)
+    return Replay(tuple(files), choice, share, rows if choice is None else round(quota))
+
+
+def older_files(quota: float, older: Sequence[T], order: Callable[[T], int], size: Callable[[T], int]) -> list[T]:
+    """As few of these files, in this order, as together have at least the quota."""
+    files: list[T] = []
+    total = 0
+    for file in sorted(older, key=order):
+        if total >= quota:
             break
-        files.append(planned)
-        rows += _rows([planned])
-    if rows <= quota:
-        return Replay(tuple(files), None, share, rows)
-    kept = max(int(quota / rows * _WHOLE), 1)
-    choice = Choice((Interval(name_hash("replayed", key), 0, kept),))
-    return Replay(tuple(files), choice, share, round(quota))
+        files.append(file)
+        total += size(file)
+    return files
+
+
+def chosen_share(quota: float, total: int, key: int) -> Choice | None:
+    """Which rows of files with this total are read again, so that they are about the quota; None for all."""
+    if total <= quota:
+        return None
+    kept = max(int(quota / total * _WHOLE), 1)
+    return Choice((Interval(name_hash("replayed", key), 0, kept),))
 
 
 def _rows(files: Sequence[PlannedFile]) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import inf
 from time import monotonic, sleep
+from typing import TypeVar
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
 from torch_dataloader_utils.errors import CatalogError, ShardingError, StaleIteratorError
@@ -16,6 +17,8 @@ from torch_dataloader_utils.sources.tables import SnapshotCursor
 from torch_dataloader_utils.storage.retries import permanent
 
 _LOG = logging.getLogger("torch_dataloader_utils")
+T = TypeVar("T")
+
 _LOOK = 0.1  # seconds between checks whether the wait is to be ended
 
 
@@ -30,17 +33,17 @@ class Patience:
     seconds: float
     _since: float | None = None
 
-    def is_over(self, error: Exception, now: float, left: float) -> bool:
+    def is_over(self, error: Exception, now: float, *, last: bool) -> bool:
         """Whether an error ends the wait.
 
         Args:
             error: of a question to the catalog.
             now: seconds on any clock.
-            left: seconds of the wait that are left.
+            last: whether it was the last question.
         """
         self._since = now if self._since is None else self._since
         lasting = bool(self.seconds) and now - self._since >= self.seconds
-        return lasting or left <= 0 or not may_pass(error)
+        return lasting or last or not may_pass(error)
 
     @property
     def tried(self) -> bool:
@@ -73,61 +76,92 @@ def check_group(num_ranks: int, sharers: Sharers) -> None:
 
 def appended_since(
     here: SnapshotCursor,
-    newest: Callable[[], SnapshotCursor],
+    added: Callable[[SnapshotCursor, bool], SnapshotCursor],
     source_at: Callable[[SnapshotCursor], Source],
     follow: Follow,
     sharers: Sharers,
     timeout: float,
     ending: Callable[[], bool],
 ) -> Source:
-    """The rows appended after a position in a table's history, as soon as there are any; none if time is over.
+    """The rows appended after a position in a history, as soon as there are any; none if time is over.
 
     A collective: all ranks use what rank 0 finds, at the same time.
 
     Args:
         here: the position up to which rows were read.
-        newest: looks up the table's newest position; called on rank 0 only.
+        added: looks up what was appended since a position, also told whether time is over; called on rank 0 only.
         source_at: opens the rows at a position.
         follow: how often to look, and for how long.
         sharers: the ranks that share the answer.
-        timeout: seconds for which `newest` may fail; 0 for no limit.
+        timeout: seconds for which `added` may fail; 0 for no limit.
         ending: whether the wait is to be ended.
 
     Raises:
         StaleIteratorError: it was ended.
     """
-    patience = Patience(timeout)
+    patience, read = Patience(timeout), here
+
+    def look(last: bool) -> SnapshotCursor | None:
+        return _looked(lambda: added(read, last), patience, follow, last=last)
+
+    for found, last in looks(look, follow, sharers, ending, f"rows appended after {here.place}"):
+        if found is not None and (found.end != read.end or last):
+            read = found
+            source = source_at(read)
+            if source.files or last:  # a compaction appends no files
+                return source
+    raise AssertionError("the last look finds a position, or raises an error")
+
+
+def looks(
+    look: Callable[[bool], T],
+    follow: Follow,
+    sharers: Sharers,
+    ending: Callable[[], bool],
+    awaited: str,
+) -> Iterator[tuple[T, bool]]:
+    """What rank 0 finds, on all ranks, again and again, and whether it is the last look because time is over.
+
+    Args:
+        look: looks; told whether it is the last time.
+        follow: how often, and for how long.
+        sharers: the ranks that share the answer.
+        ending: whether the wait is to be ended.
+        awaited: what is waited for, for the log.
+
+    Raises:
+        StaleIteratorError: it was ended.
+    """
     end = monotonic() + (inf if follow.wait is None else follow.wait)
     waiting = False
 
-    def look() -> tuple[SnapshotCursor | None, float]:
+    def shared() -> tuple[T, bool, float]:
         _check(ending)
-        return _looked(newest, end, patience, follow), end - monotonic()
+        last = monotonic() >= end
+        return look(last), last, end - monotonic()
 
     while True:
-        found, left = from_first_rank(look, sharers, "look for appended rows")
-        if found is not None and (found.end != here.end or left <= 0):
-            here = replace(found, start=here.end)
-            source = source_at(here)
-            if source.files or left <= 0:  # a compaction appends no files
-                return source
+        found, last, left = from_first_rank(shared, sharers, "look for appended rows")
+        yield found, last
+        if last:
+            return
         if not waiting:
-            _LOG.info("waiting for rows appended after snapshot %s; looks every %g s", here.end, follow.poll)
+            _LOG.info("waiting for %s; looks every %g s", awaited, follow.poll)
         waiting = True
-        _wait(min(follow.poll, left), ending)
+        _wait(min(follow.poll, max(left, 0)), ending)
         if sharers.index:  # the first rank tells the others
             _check(ending)
 
 
 def _looked(
-    newest: Callable[[], SnapshotCursor], end: float, patience: Patience, follow: Follow
+    ask: Callable[[], SnapshotCursor], patience: Patience, follow: Follow, *, last: bool
 ) -> SnapshotCursor | None:
-    """The table's newest position; None while its catalog fails, and is to be asked again."""
+    """What was appended; None while the table's catalog fails, and is to be asked again."""
     try:
-        found = newest()
+        found = ask()
     except CatalogError as error:
-        now, first = monotonic(), not patience.tried
-        if patience.is_over(error, now, end - now):
+        first = not patience.tried
+        if patience.is_over(error, monotonic(), last=last):
             raise
         if first:
             _LOG.warning("%s It is asked again every %g s.", error, follow.poll)

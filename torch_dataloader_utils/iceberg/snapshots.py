@@ -50,7 +50,9 @@ class SnapshotChoice:
     @property
     def start(self) -> int | None:
         """The snapshot after which rows were appended."""
-        return None if self.appended is None else self.appended.after
+        after = None if self.appended is None else self.appended.after
+        assert not isinstance(after, str), "that is of folders"
+        return after
 
     @property
     def until(self) -> int | None:

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from torch_dataloader_utils.batching.output_formats import first_imports
+from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.form import check_form, plain, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts, shared_part, weights_in
@@ -269,7 +270,7 @@ class LoaderDataset(IterableDataset[Any]):
         self._accelerated = (device,)
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Call a function with each `BlockEvent`, `RowFailedEvent` and `PassEvent` of this process from now on.
+        """Call a function with each event of this process from now on: of blocks, passes, failed rows, unread files.
 
         The thread that takes batches calls it before it gets the next one, so it should be quick and must not use the
         loader. Its exceptions are raised in that thread. Copies and workers of a foreign loader do not call it.
@@ -286,7 +287,7 @@ class LoaderDataset(IterableDataset[Any]):
         here = self._passes
         # Accelerate's loaders are one batch ahead: for its loops, an epoch is over once the last batch is delivered.
         position = here.position if self._accelerated is None else here.next_position()
-        state, cursor = here.codec.state(position), self._saved_cursor()
+        state, cursor = self._codec.state(position), self._saved_cursor()
         if cursor is not None:
             state = sealed({**state, "source": cursor})
         return self._of_all_ranks(state) if all_ranks else state
@@ -327,6 +328,11 @@ class LoaderDataset(IterableDataset[Any]):
         """
         here = self._passes
         here.skip_steps(*_steps(first, last, here.worker is not None))
+
+    @property
+    def _codec(self) -> StateCodec:
+        """What writes states."""
+        return self._passes.codec
 
     def _saved_cursor(self) -> dict[str, Any] | None:
         """The live or next pass's position in the source's history, as states have it; None if it has no history."""

@@ -117,7 +117,8 @@ class _Facts:
         if not self.waits:
             return "each pass is what was appended since the one before it"
         below = "; below is the last one" if self.source.files else ""
-        return f"the next pass is what is appended after this snapshot, known once it has begun{below}"
+        here = "snapshot" if self.source.snapshot is None else self.source.snapshot.cursor.place.split()[0]
+        return f"the next pass is what is appended after this {here}, known once it has begun{below}"
 
     @property
     def _batch_type(self) -> str:
@@ -219,6 +220,7 @@ def shuffle_sentence(permutes: str, plan: RankPlan, *, packs: bool = False) -> s
     """
     if plan.window is not None:
         order = "splits stay in file order" if not permutes else "each epoch has another order"
+        order = f"partitions stay in order, and in each of them {order}" if permutes == "partition" else order
         what = "documents" if plan.unit is Unit.TOKEN else "batches" if plan.unit is Unit.BATCH else plan.unit.plural
         words = window_in_words(plan.window, plan.batch_rows, plan.unit)
         slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"

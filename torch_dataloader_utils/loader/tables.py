@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
+from torch_dataloader_utils.checkpoint.checkpoint import StateCodec
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.distributed.exchange import from_first_rank
 from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, OptionError, SnapshotError
 from torch_dataloader_utils.events import Event, PassEvent
 from torch_dataloader_utils.loader.dataset import LoaderDataset
-from torch_dataloader_utils.options import Delta, Iceberg, Options
+from torch_dataloader_utils.options import Options, SourceValue
+from torch_dataloader_utils.planner import Planner
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_snapshot
-from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
+from torch_dataloader_utils.sources.tables import GrowingSource, SnapshotCursor, TableSnapshot, TableSource, added_since
 from torch_dataloader_utils.sources.vocabularies import continued
 from torch_dataloader_utils.storage.waiting import limited
 
@@ -29,12 +31,13 @@ class SnapshotDataset(LoaderDataset):
     # With follow=True: the position of the rows that the last complete pass read, and its epoch if that was here.
     _read: SnapshotCursor | None
     _read_in: int | None
+    _finished: Source | None = None  # what states are about once all rows of a round were read
 
     def __init__(
         self,
         table: TableSource | None = None,
         options: Options | None = None,
-        chosen: Iceberg | Delta | None = None,
+        chosen: SourceValue | None = None,
         snapshot: TableSnapshot | None = None,
         **unknown: Any,
     ) -> None:
@@ -88,7 +91,7 @@ class SnapshotDataset(LoaderDataset):
         with limited(options.worker.timeout):
             if not same:
                 snapshot = _snapshot_at(table, snapshot.cursor, options)
-            return type(self)(table, options, self._chosen, snapshot)  # type: ignore[arg-type]
+            return type(self)(table, options, self._chosen, snapshot)
 
     def _saved_cursor(self) -> dict[str, Any]:
         """The live or next pass's position in the table's history: ids of snapshots and schema, as JSON-able data.
@@ -96,7 +99,26 @@ class SnapshotDataset(LoaderDataset):
         With `follow=True`, `read` says whether its rows have been read, so that the next pass reads later ones.
         """
         read = {"read": self._is_read()} if self._options.follow.follows else {}
-        return {**read, **asdict(self._snapshot.cursor)}
+        return {**read, **asdict(self._snapshot_of(self._saved_source).cursor)}
+
+    @property
+    def _saved_source(self) -> Source:
+        """The live or next pass's source; of a round that was read, one without its files, which may be removed."""
+        table, source = self._table, self._source
+        if not (isinstance(table, GrowingSource) and self._is_read()):
+            return source
+        finished = table.finished(self._snapshot_of(source).cursor)
+        if self._finished is None or self._snapshot_of(self._finished).cursor != finished:
+            self._finished = self._source_at(finished)
+        return self._finished
+
+    @property
+    def _codec(self) -> StateCodec:
+        """As for every dataset; of what a state is about."""
+        here, saved = self._passes, self._saved_source
+        if saved is self._source:
+            return here.codec
+        return StateCodec(saved, self._options, Planner(saved, self._options), here.worker)
 
     def _restore_source(self, cursor: Mapping[str, Any]) -> None:
         """Move to this position in the table's history, unless the options pin another. Ends a live pass.
@@ -106,7 +128,7 @@ class SnapshotDataset(LoaderDataset):
             OptionError: this is a copy of the dataset.
             SnapshotError: the table no longer has the snapshot.
         """
-        there = _restored(cursor)
+        there = _restored(cursor, type(self._snapshot.cursor))
         if self._table is not None and self._table.pinned is not None:
             return
         if there == self._snapshot.cursor:
@@ -177,13 +199,15 @@ class SnapshotDataset(LoaderDataset):
         table, passes = self._known_table("follow=True"), self._latest
         unread = passes.source.files and not self._is_read()
         read = None if unread else self._snapshot_of(passes.source).cursor
+        if isinstance(table, GrowingSource):  # other loaders may share it
+            table.report_to(passes.hooks)
 
-        def newest() -> SnapshotCursor:
+        def added(here: SnapshotCursor, last: bool) -> SnapshotCursor:
             with limited(self._options.worker.timeout):
-                return table.newest(self._options)
+                return added_since(table, here, self._options, last=last)
 
         ranks, features = self.world.num_ranks, self._options.features
-        return features.appended(read, newest, self._source_at, lambda: passes.ending, ranks, self._options)
+        return features.appended(read, added, self._source_at, lambda: passes.ending, ranks, self._options)
 
     @property
     def _snapshot(self) -> TableSnapshot:
@@ -239,15 +263,15 @@ def _taking(table: TableSource, non_appends: Any, *, or_none: bool = False) -> T
     if non_appends is None or (taking is None and or_none):
         return table
     if taking is None:
-        raise OptionError(f"non_appends={non_appends!r}: only an Iceberg table can leave out what is no append.")
+        raise OptionError(f"non_appends={non_appends!r}: only Iceberg and Delta tables can leave out others.")
     taken: TableSource = taking(non_appends)
     return taken
 
 
-def _restored(cursor: Mapping[str, Any]) -> SnapshotCursor:
-    """The position in a table's history that a state has."""
+def _restored(cursor: Mapping[str, Any], kind: type[SnapshotCursor]) -> SnapshotCursor:
+    """The position in a history of this kind that a state has."""
     try:
-        return SnapshotCursor(cursor["end"], cursor["start"], cursor["schema"])
+        return kind(**{item.name: cursor[item.name] for item in fields(kind)})
     except (KeyError, TypeError) as error:
         raise CheckpointMismatchError(
             f"the state is damaged (source={cursor!r}): expected the result of loader.state_dict()."

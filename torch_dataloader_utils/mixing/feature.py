@@ -14,7 +14,8 @@ from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
 from torch_dataloader_utils.options import MixOptions, Options
 from torch_dataloader_utils.options.clash import Half
-from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, RESIZES, WEIGHTED, by_splits
+from torch_dataloader_utils.options.clashes import MIXED, RESIZES, WEIGHTED, by_splits
+from torch_dataloader_utils.options.late_clashes import MIXED_COPIES
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.parts import DatasetShare, part_rows
 from torch_dataloader_utils.planning.rest import RemainingRows

@@ -106,6 +106,7 @@ JAGGED = Half("jagged", "`jagged`", lambda options: options.convert.jagged is no
 
 BUFFER = Half("shuffle_buffer_size", "`shuffle_buffer_size`", lambda o: o.shuffle.shuffle_buffer_size is not None)
 SPLITS = Half("shuffle", '`shuffle="splits"`', lambda o: o.given("shuffle") == "splits")
+PARTITION = Half("shuffle", '`shuffle="partition"`', lambda options: options.shuffle.by_partition)
 WINDOWS = Half("shuffle", "`Shuffle(...)` with more than a scope", lambda options: options.shuffle.says_more)
 
 PROCESSES = Half("worker_mode", '`worker_mode="processes"`', lambda options: options.worker.worker_mode == "processes")
@@ -173,6 +174,11 @@ UNEQUAL = Half(
     'a `sharding` other than `"interleave"`, `"contiguous"` or `"auto"`',
     lambda options: options.shard.sharding not in WORDS,
 )
+OWN_SHARES = Half(
+    "sharding",
+    "a `sharding` other than a word or `Strided`",
+    lambda o: not isinstance(o.shard.sharding, Strided) and o.shard.sharding not in WORDS,
+)
 EVEN_PAD = Half("even", '`even="pad"`', lambda options: options.shard.even == "pad")
 LAST_PAD = Half("last_batch", '`last_batch="pad"`', lambda options: options.batch.last_batch == "pad")
 
@@ -180,6 +186,7 @@ COMBINES = Half("", "`combine`", lambda options: options.datasets > 0, "combine"
 PART = Half("", "a part of a combination", lambda options: bool(options.part), lambda options: options.part)
 IN_MEMORY = Half("", "files in the memory of a process, such as `memory://`")
 UNKNOWN = Half("", "rows whose number is known only after reading")
+UNPARTITIONED = Half("", "files of one folder that is not named `key=value`, or a table without partitions")
 NO_ROW_COUNTS = Half("", "files that do not record how many rows they have, such as CSV")
 
 # --------------------------------------------------------------------------------------------------------- what to do
@@ -306,7 +313,8 @@ def _mixed_or_unweighted(options: Options) -> list[Remedy]:
     return [*mixed, leave_out("weights")]
 
 
-def _without_or_by_splits(name: str) -> Ways:
+def without_or_by_splits(name: str) -> Ways:
+    """What mixes no rows, or does without the option of this name."""
     return lambda options: [leave_out(name), by_splits(options)]
 
 
@@ -316,12 +324,18 @@ def _steps_in_rows(options: Options) -> list[Remedy]:
     if options.pack.pack is not None:
         length = {"tokens_per_epoch": _TOKENS}
     rows = use(without=["steps_per_epoch", *others], **length)
-    return [*([] if SINGLE.holds(options) else [rows]), *_without_or_by_splits("steps_per_epoch")(options)]
+    return [*([] if SINGLE.holds(options) else [rows]), *without_or_by_splits("steps_per_epoch")(options)]
 
 
 def _repeated(options: Options) -> list[Remedy]:
     padded = [] if SINGLE.holds(options) else [use(last_batch="pad")]
-    return [*padded, *_without_or_by_splits("last_batch")(options)]
+    return [*padded, *without_or_by_splits("last_batch")(options)]
+
+
+def _in_any_order(options: Options) -> list[Remedy]:
+    partitions = [use("reads partitions in any order", shuffle=True)]
+    names = [half.keyword for half in (OWN_SHARES, PACK, TOKENS, GENERATES) if half.holds(options)]
+    return partitions + ([leave_out(*names)] if names else [])
 
 
 def _dropped(options: Options) -> list[Remedy]:
@@ -413,6 +427,16 @@ CLASHES = (
         ways=[use("shuffles rows in windows", shuffle=True), leave_out("shuffle_buffer_size")],
     ),
     Clash(halves=(BUFFER,), beside=WINDOWS, why="Shuffle says the size of a window, too", ways=_in_windows),
+    *(
+        Clash(halves=halves, beside=PARTITION, why=why, ways=_in_any_order)
+        for halves, why in (
+            ((OWN_SHARES,), "all ranks must be in the same partition, so they share the rows of each"),
+            ((PACK,), "a sequence holds documents of several partitions"),
+            ((TOKENS,), "batches of like lengths are in another order"),
+            ((GENERATES,), "it makes the shards, in whatever order"),
+            ((COMBINES,), "each dataset has partitions of its own"),
+        )
+    ),
     Clash(
         halves=(PROCESSES,),
         beside=NO_WORKERS,
@@ -619,7 +643,7 @@ CLASHES = (
     *(
         Clash(halves=(half,), beside=MIXED, why=why, ways=ways)
         for half, why, ways in (
-            (CANONICAL, "the rows of each step are dealt to the ranks", _without_or_by_splits("canonical_ranks")),
+            (CANONICAL, "the rows of each step are dealt to the ranks", without_or_by_splits("canonical_ranks")),
             (STEPS, "the rows of an epoch decide its steps", _steps_in_rows),
             (LAST_WRAP, "each rank has its own rows of each dataset", _repeated),
         )
@@ -630,93 +654,6 @@ CLASHES = (
         why="each dataset has a last batch of its own",
         ways=_dropped,
     ),
-)
-
-# Those that show where files are listed and plans are made: `between` makes their errors.
-_COUNT = use("counts once", count_rows=True)
-EVEN_UNKNOWN = Clash(
-    halves=(EVEN_COUNTED,),
-    beside=UNKNOWN,
-    why="needs the number of rows that will be delivered, known only after reading",
-    told="{half} {why}.",
-    ways=[
-        _COUNT,
-        use("exactly n steps", without=["even"], steps_per_epoch=_STEPS),
-        use("all ranks stop with the first", even="sync"),
-    ],
-    error=CountsRequiredError,
-)
-WRAP_UNKNOWN = Clash(
-    halves=(LAST_WRAP,),
-    beside=UNKNOWN,
-    why="takes rows of the next ranks, whose number is known only after reading",
-    told="{half} {why}.",
-    ways=[_COUNT, use(last_batch="pad")],
-    error=CountsRequiredError,
-)
-CANONICAL_UNKNOWN = Clash(
-    halves=(CANONICAL,),
-    beside=UNKNOWN,
-    why="needs the number of rows that will be delivered, which is known only after reading",
-    told="{half} {why}.",
-    ways=[_COUNT, leave_out("canonical_ranks")],
-    error=CountsRequiredError,
-)
-LIMIT_UNKNOWN = Clash(
-    halves=(LIMIT,),
-    beside=UNKNOWN,
-    why="how many rows each file delivers is known only after reading it, because of a filter, a key, or a format "
-    "without row counts",
-    told="{half}: {why}.",
-    ways=[_COUNT],
-)
-ROWS_UNKNOWN = Clash(
-    halves=(Half("split_rows", "`split_rows`"),),
-    beside=NO_ROW_COUNTS,
-    why="files are cut by their row counts",
-    told="{half}: {why}, but that of {beside} is unknown.",
-    ways=[_COUNT, use(split_bytes=Example("bytes", "1MiB"), without=["split_rows"])],
-    error=CountsRequiredError,
-)
-SHARDS_UNKNOWN = Clash(
-    halves=(CUT_BY_ROWS,),
-    beside=NO_ROW_COUNTS,
-    why="this sharding cuts rows by number",
-    told="The row count of {beside} is unknown, but {why}.",
-    ways=[_COUNT, use("assigns whole splits", sharding="interleave")],
-    error=CountsRequiredError,
-)
-FOREIGN_MEMORY = Clash(
-    halves=(PROCESSES,),
-    beside=IN_MEMORY,
-    why="its files are in this process's memory, which other processes cannot read",
-    ways=[use(worker_mode="threads")],
-)
-# Of combinations, whose datasets may have shards and weights of their own.
-MIXED_SHARDS = Clash(
-    halves=(UNEQUAL,),
-    beside=MIXED,
-    why="each dataset is cut into equal parts for the ranks",
-    ways=_without_or_by_splits("sharding"),
-)
-MERGED_BY_WEIGHT = Clash(
-    halves=(WEIGHTS,),
-    beside=MERGED_IN_ANY_ORDER,
-    why="rows are drawn from all splits at once, whatever the order of these is, so weights have no effect",
-    ways=[use(shuffle="splits"), use(batches="proportional")],
-)
-MIXED_COPIES = Clash(
-    halves=(WEIGHTED,),
-    beside=MIXED,
-    why="draws the copies of rows in each epoch",
-    told="{beside} needs the number of rows of each dataset, but {half} {why}. Make one dataset of each class, and "
-    "pass repeat= to combine, or do not mix rows.",
-    ways=lambda options: [by_splits(options)],
-    error=CountsRequiredError,
-)
-LATER = (
-    *(EVEN_UNKNOWN, WRAP_UNKNOWN, CANONICAL_UNKNOWN, LIMIT_UNKNOWN, ROWS_UNKNOWN, SHARDS_UNKNOWN),
-    *(FOREIGN_MEMORY, MIXED_SHARDS, MERGED_BY_WEIGHT, MIXED_COPIES),
 )
 
 

@@ -156,10 +156,10 @@ def mask_key(options: Options, keys: Sequence[str]) -> str | None:
 
 
 # Options of files that a table does not take, because its metadata determine them.
-_NOT_OF_TABLES = ("format", "partitioning", "schema", "manifest")
+_NOT_OF_GROWTH = ("format", "partitioning", "schema", "manifest")
 
-# Options of tables that files do not take, because no log says what was appended to them.
-_OF_TABLES = tuple(item.name for item in fields(FollowOptions))
+# Options of what grows, which is said where it is named.
+_OF_GROWTH = tuple(item.name for item in fields(FollowOptions))
 
 # The calls that make loaders: of files, of a table of any format, an Iceberg or a Delta table, of several datasets.
 Call = Literal["stream", "files", "table", "iceberg", "delta", "combine"]
@@ -175,12 +175,12 @@ _FUNCTIONS: dict[Call, str] = {
     "combine": "combine",
 }
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
-    "stream": (*_NOT_OF_TABLES, *_OF_TABLES, "metadata_columns"),
-    "files": _OF_TABLES,
-    "table": (*_NOT_OF_TABLES, "on_error"),
-    "iceberg": (*_NOT_OF_TABLES, *_OF_TABLES),  # the value of the table has them
-    "delta": (*_NOT_OF_TABLES, "filesystem", *_OF_TABLES),  # deltalake has clients of its own
-    "combine": (*_NOT_OF_TABLES, *_OF_TABLES, "metadata_columns"),
+    "stream": (*_NOT_OF_GROWTH, *_OF_GROWTH, "metadata_columns"),
+    "files": (),
+    "table": (*_NOT_OF_GROWTH, "on_error"),
+    "iceberg": (*_NOT_OF_GROWTH, *_OF_GROWTH),  # the value of the table has them
+    "delta": (*_NOT_OF_GROWTH, "filesystem", *_OF_GROWTH),  # deltalake has clients of its own
+    "combine": (*_NOT_OF_GROWTH, *_OF_GROWTH, "metadata_columns"),
 }
 
 
@@ -312,6 +312,8 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
 def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
     """The options of a loader, with what the source says of them."""
     own = {"follow": source.follow, "appended": source.appended} if isinstance(source, Iceberg) else {}
+    if isinstance(source, Delta):
+        own = {"follow": source.follow}
     own |= {name: getattr(source, name) for name in ("metadata_columns",) if name in source.fields}
     if isinstance(source, Files):
         own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
@@ -328,7 +330,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
         if kinds and function == "combine":
             texts = [f"{kind.__name__}({next(iter(kind.fields))}, {name}=...)" for kind in kinds]
             raise UnknownOptionError(f"{name!r} belongs to what a part reads: {' or '.join(texts)}.")
-        if name in _NOT_OF_TABLES:
+        if name in _NOT_OF_GROWTH:
             raise UnknownOptionError(
                 f"{name!r} is an option for files: leave it out, because the table's metadata determines it."
             )
@@ -345,7 +347,7 @@ def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str)
             raise UnknownOptionError(
                 f"{name!r} is an option for Iceberg tables: a Delta table takes version= or as_of=."
             )
-        if name in (*map(_flat, Iceberg.fields), *_OF_TABLES):
+        if name in (*map(_flat, Iceberg.fields), *_OF_GROWTH):
             raise UnknownOptionError(f"{name!r} is an option for Iceberg tables: use IcebergDataset.create_dataloader.")
         raise UnknownOptionError(f"unknown option {name!r}: {advice(name, known, function)}")
     return {name: plain_value(value) for name, value in keywords.items()}

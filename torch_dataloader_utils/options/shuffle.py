@@ -11,7 +11,7 @@ from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Checked, Value, maybe, num_bytes, one_of, option, setting, whole
 
 WINDOW_BYTES = 128 * 2**20
-SCOPES = ("rows", "all", "splits", "nearby")
+SCOPES = ("rows", "all", "splits", "nearby", "partition")
 
 
 class Shuffle(Value):
@@ -21,11 +21,11 @@ class Shuffle(Value):
         OptionError: a field cannot have this value, or two exclude each other.
     """
 
-    scope: Literal["rows", "all", "splits", "nearby"] = setting(
+    scope: Literal["rows", "all", "splits", "nearby", "partition"] = setting(
         default="rows",
         check=one_of(*SCOPES),
-        doc='what is shuffled: splits, and rows in windows; rows of "all" splits at once; "splits" only; or rows'
-        ' "nearby" in windows, of splits in file order',
+        doc='what is shuffled: splits, and rows in windows; rows of "all" splits at once; "splits" only; rows'
+        ' "nearby" in windows, of splits in file order; or splits and rows of each "partition", one after another',
         kw_only=False,
     )
     window_bytes: int | str = setting(
@@ -68,7 +68,7 @@ class Shuffle(Value):
             )
 
 
-ShuffleLike: TypeAlias = bool | Literal["rows", "all", "splits", "nearby"] | Shuffle | Mapping[str, Any]
+ShuffleLike: TypeAlias = bool | Literal["rows", "all", "splits", "nearby", "partition"] | Shuffle | Mapping[str, Any]
 
 
 def _shuffle(name: str, given: Any) -> Shuffle | Literal[False]:
@@ -95,7 +95,7 @@ class ShuffleOptions(Checked):
         False,
         _shuffle,
         given="ShuffleLike",
-        doc='True shuffles rows, "splits" the order of splits only, "all" rows of all splits; or Shuffle(...)',
+        doc='True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...)',
     )
     shuffle_seed: int = option(42, whole(), doc="the seed of all orders; the same on every rank")
     shuffle_buffer_size: int | None = option(
@@ -120,6 +120,11 @@ class ShuffleOptions(Checked):
     def permutes(self) -> str:
         """What has another order in each epoch, beyond neighbouring rows: a scope; "" for nothing."""
         return self.shuffle.scope if self.shuffle and self.shuffle.scope != "nearby" else ""
+
+    @property
+    def by_partition(self) -> bool:
+        """Whether partitions are read one after another."""
+        return self.permutes == "partition"
 
     @property
     def split_bytes(self) -> int:

@@ -21,6 +21,7 @@ from torch_dataloader_utils.values import (
     is_whole,
     maybe,
     not_below_zero,
+    num_bytes,
     one_of,
     option,
     seconds_or_zero,
@@ -34,6 +35,9 @@ from torch_dataloader_utils.values import path as path_text
 _snapshot = maybe(values("a whole number, as listed in the table's history", is_whole))
 _REPLAY = "how many older rows are read beside each appended one, drawn anew each time"
 _NON_APPENDS = "overwrites and deletes among the appends are errors, or are left out"
+
+
+AnyPath = str | os.PathLike[str]
 
 
 class Appended(Value):
@@ -64,34 +68,101 @@ class Appended(Value):
 AppendedLike: TypeAlias = int | Appended | Mapping[str, Any]
 
 
+_LATER = ("settle", "marker", "changed", "forget", "max_files", "max_bytes", "rounds")  # fields of folders alone
+_FOLLOW = "each pass after the first reads what was added since the pass before it; Follow(...) says how"
+
+
 class Follow(Value):
-    """Each pass after the first reads what was appended to a table since the pass before it.
+    """Each pass after the first reads what was appended to a table, or added to a folder, since the pass before it.
 
     Raises:
         OptionError: a field cannot have this value.
     """
 
-    poll: float = setting(default=10, check=interval, doc="seconds between two looks for appended rows", kw_only=False)
+    poll: float = setting(default=10, check=interval, doc="seconds between two looks for what is new", kw_only=False)
     wait: float | None = setting(
         default=None,
         check=maybe(seconds_or_zero),
-        doc="a pass that finds no appended rows for so many seconds is empty; None waits",
+        doc="a pass that finds nothing new for so many seconds is empty; None waits",
     )
-    after: int | None = setting(
-        default=None, check=_snapshot, doc="the first pass reads what was appended after it; None: the whole table"
+    after: int | str | None = setting(
+        default=None,
+        check=maybe(
+            values("a snapshot or version, or a folder or name", lambda value: is_whole(value) or _is_name(value))
+        ),
+        doc="the first pass reads what is new after it: a snapshot, or a folder or name; None: all",
     )
     replay: float = setting(default=0.0, check=not_below_zero, doc=_REPLAY)
     non_appends: Literal["error", "ignore"] = setting(
-        default="error", check=one_of("error", "ignore"), doc=_NON_APPENDS
+        default="error", check=one_of("error", "ignore"), doc=f"{_NON_APPENDS}; of tables"
     )
     seed: int = setting(default=0, check=whole(0), doc="the seed of what is replayed")
+    settle: float = setting(
+        default=30,
+        check=seconds_or_zero,
+        doc="on stores that show unfinished files, one is read once it has not changed for so many seconds; of folders",
+    )
+    marker: str | None = setting(
+        default=None,
+        check=maybe(values("the name of a file", lambda value: _is_name(value) and "/" not in value)),
+        doc='a file such as "_SUCCESS" in whose folder, or below, files are complete; None: no such file; of folders',
+    )
+    changed: Literal["error", "ignore"] = setting(
+        default="error",
+        check=one_of("error", "ignore"),
+        doc="files that change after they were read are errors, or are not read again; of folders",
+    )
+    forget: int | None = setting(
+        default=None,
+        check=maybe(whole(1)),
+        doc="only the last so many folders may get files: states hold no names of others; None: all; of folders",
+    )
+    max_files: int | None = setting(
+        default=None, check=maybe(whole(1)), doc="the most files of a pass; None: all that are new; of folders"
+    )
+    max_bytes: int | str | None = setting(
+        default=None, check=maybe(num_bytes), doc="the most stored bytes of a pass, at least one file; of folders"
+    )
+    rounds: AnyPath | None = setting(
+        default=None,
+        check=maybe(path_text),
+        doc="a folder that all ranks see, for what each pass reads; None: they agree by a process group; of folders",
+    )
+
+    def check_kind(self, kind: str, *, of_files: bool) -> None:
+        """Check that it says only what can be followed of files, or of a table.
+
+        Args:
+            kind: what is followed, for messages.
+            of_files: whether it is a folder of files.
+
+        Raises:
+            OptionError: it says something of the other.
+        """
+        others = ("non_appends",) if of_files else _LATER
+        given = [name for name in self.given() if name in others]
+        if given:
+            raise OptionError(
+                f"follow={self!r}: {kind} has no {', '.join(given)}.",
+                remedies=[use(follow=self.replace(**{name: Follow.fields[name].kept for name in given}))],
+            )
+        whole = isinstance(self.after, str) and (self.after.startswith("/") or "://" in self.after)
+        if self.after is not None and (isinstance(self.after, str) != of_files or whole):
+            expected = "the name of a folder or file below the path" if of_files else "a snapshot or version, a number"
+            raise OptionError(
+                f"follow={self!r}: of {kind}, after= is {expected}.", remedies=[use(follow=self.replace(after=None))]
+            )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 FollowLike: TypeAlias = bool | Follow | Mapping[str, Any] | None
 
 
 def following(name: str, given: Any) -> Follow | None:
-    """How a table is followed; None if it is not.
+    """How a table or folder is followed; None if it is not.
 
     Raises:
         OptionError: it is neither True nor False, nor a Follow.
@@ -107,13 +178,13 @@ def following(name: str, given: Any) -> Follow | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FollowOptions(Checked):
-    """Which appended rows of a table are read: once, or in each pass those appended since the pass before it."""
+    """Which rows are read of what grows: those appended once, or in each pass those since the pass before it."""
 
     follow: Follow | None = option(
         False,
         following,
         given="FollowLike",
-        doc="each pass after the first reads the rows appended since the pass before it; Follow(...) says how",
+        doc=_FOLLOW,
     )
     appended: Appended | None = option(None, keyword=False)
 
@@ -121,9 +192,6 @@ class FollowOptions(Checked):
     def follows(self) -> bool:
         """Whether it does."""
         return self.follow is not None
-
-
-AnyPath = str | os.PathLike[str]
 
 
 def _paths(name: str, given: Any) -> Any:
@@ -251,14 +319,23 @@ class Files(SourceValue):
         check=maybe(path_text),
         doc="a file that caches the list of files and their footers; created if missing",
     )
+    follow: FollowLike = setting(default=False, check=following, doc=_FOLLOW)
 
     metadata_columns: Sequence[str] = setting(
         default=(), check=_metadata_columns, doc='columns that name rows, "_file" and "_pos", to add'
     )
 
     def check(self) -> None:
-        """Check that only one schema gives the types of columns that folders make, and the names of columns to add."""
+        """Check that only one schema gives the types of columns that folders make, and that what grows has no list."""
         _check_named(self.metadata_columns, "files")
+        if isinstance(self.follow, Follow):
+            self.follow.check_kind("a folder", of_files=True)
+        if self.follow and self.manifest is not None:
+            raise OptionError(
+                f"manifest= with follow={self.follow!r}: a manifest is a list of files, and a folder that is followed "
+                "has other files in each pass.",
+                remedies=[leave_out("manifest"), leave_out("follow")],
+            )
         folders = self.partitioning
         if self.schema is not None and isinstance(folders, Hive) and folders.schema is not None:
             raise OptionError(
@@ -352,7 +429,7 @@ class Iceberg(SourceValue):
     follow: FollowLike = setting(
         default=False,
         check=following,
-        doc="each pass after the first reads the rows appended since the pass before it; Follow(...) says how",
+        doc=_FOLLOW,
     )
     scan_filter: Any = setting(default=None, doc="rules out files and row groups like filters, but drops no single row")
     metadata_columns: Sequence[str] = setting(
@@ -362,6 +439,8 @@ class Iceberg(SourceValue):
     def check(self) -> None:
         """Check that the fields name one table, and select one snapshot, or a range of them."""
         check_catalog(self.table, self.catalog)
+        if isinstance(self.follow, Follow):
+            self.follow.check_kind("an Iceberg table", of_files=False)
         points = [name for name in ("snapshot_id", "ref", "as_of", "appended") if getattr(self, name) is not None]
         if len(points) > 1:
             given = ", ".join(f"{name}={shown(getattr(self, name))}" for name in points)
@@ -387,13 +466,16 @@ class Delta(SourceValue):
     )
     version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
     as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
+    follow: FollowLike = setting(default=False, check=following, doc=_FOLLOW)
     metadata_columns: Sequence[str] = setting(
         default=(), check=_metadata_columns, doc='columns that name rows, "_file" and "_pos", to add'
     )
 
     def check(self) -> None:
-        """Check that at most one of `version` and `as_of` is given, and the names of columns to add."""
+        """Check that at most one of `version` and `as_of` is given, that a table is followed as one, and names."""
         _check_named(self.metadata_columns, "Delta tables")
+        if isinstance(self.follow, Follow):
+            self.follow.check_kind("a Delta table", of_files=False)
         if self.version is not None and self.as_of is not None:
             raise OptionError(f"version={self.version}, as_of={shown(self.as_of)}: expected one of the two.")
 

@@ -45,6 +45,8 @@ def why_fixed(source: Source, options: Options) -> str | None:
         return "the sharding policy is a function of your own"
     if options.shard.canonical_ranks is not None:
         return "canonical_ranks shards for virtual ranks"
+    if options.shuffle.by_partition:
+        return "partitions are read one after another"
     if source.weights is not None:
         return "rows are drawn by weights"
     if source.unit is Unit.TOKEN:

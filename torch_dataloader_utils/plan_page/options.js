@@ -152,7 +152,7 @@ const PlannerOptions = (() => {
     return wrong ? `${wrong}=${shown(options[wrong])}: expected a whole number of at least 1.` : null;
   }
 
-  // SHARDS_UNKNOWN, EVEN_UNKNOWN and WRAP_UNKNOWN of options/clashes.py
+  // SHARDS_UNKNOWN, EVEN_UNKNOWN and WRAP_UNKNOWN of options/late_clashes.py
   function problemOfUnknown({ uncounted }, { sharding, even, last_batch }) {
     if (uncounted !== null && sharding !== "interleave" && sharding !== "auto")
       return (

@@ -118,7 +118,7 @@ def idle_workers_advice(splits_of_workers: Sequence[int]) -> Advice | None:
 
 def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | None:
     """Advice about shuffle windows that draw from too few splits to mix sorted data; None if they draw from enough."""
-    window = None if shuffle.window_bytes is None else plan.window
+    window = None if shuffle.window_bytes is None or shuffle.by_partition else plan.window
     if window is None or window.splits >= min(_FEW_SPLITS, window.of_splits):
         return None
     workers = 1 if plan.joint else sum(bool(shard) for shard in plan.shards)

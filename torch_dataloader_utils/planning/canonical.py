@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch_dataloader_utils.errors import ShardingError
 from torch_dataloader_utils.model import Piece
-from torch_dataloader_utils.options.clashes import CANONICAL_UNKNOWN
+from torch_dataloader_utils.options.late_clashes import CANONICAL_UNKNOWN
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.shares import Shares
 

@@ -41,6 +41,7 @@ class PlanOptions(ShardingOptions):
     Attributes:
         batch_size: rows per batch (B).
         shuffle: whether splits are permuted in each epoch.
+        by_partition: whether partitions are read one after another, and splits are permuted within each.
         seed: the seed of all orders.
         num_shards: the number of I/O workers of a rank (W), at least 1.
         assignment: how splits are assigned to workers: `"lpt"` (largest first, to the least loaded) or `"turn"`.
@@ -61,6 +62,7 @@ class PlanOptions(ShardingOptions):
 
     batch_size: int = 1024
     shuffle: bool = False
+    by_partition: bool = False
     seed: int = 42
     num_shards: int = 1
     assignment: str = "lpt"

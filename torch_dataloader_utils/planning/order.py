@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.lazy import cached_property
-from torch_dataloader_utils.model import Piece, Rows, Split, Window, split_numbers
-from torch_dataloader_utils.options.clashes import SHARDS_UNKNOWN
+from torch_dataloader_utils.model import Piece, Rows, Split, Window, split_numbers, turn_of
+from torch_dataloader_utils.options.late_clashes import SHARDS_UNKNOWN
 from torch_dataloader_utils.planning.merging import pattern
 from torch_dataloader_utils.planning.splits import I64, Splits, distinct
 from torch_dataloader_utils.seeding import permutation
@@ -96,6 +96,32 @@ class Runs:
     def between(self, first: I64, last: I64) -> Runs:
         """The same runs with other ends; `replace` takes several times as long, and plans do this for each rank."""
         return Runs(self.table, self.source, self.place, first, last, self.phase, self.step, self.block)
+
+    def cut(self, first: I64, last: I64) -> Runs:
+        """The rows `[first, last)` of this sequence for each of these ranges, one after another.
+
+        Args:
+            first: where each range begins, in ascending order, shape [ranges].
+            last: where it ends, at most where the next one begins, shape [ranges].
+        """
+        begin, end = np.append(0, self.ends[:-1]), self.ends
+        low, high = np.searchsorted(end, first, side="right"), np.searchsorted(begin, last, side="left")
+        counts = np.where(first < last, high - low, 0)
+        which = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        runs = self.select(which)
+        before = runs._before(runs.first) - begin[which]
+        firsts = np.maximum(np.repeat(first, counts), begin[which]) + before
+        lasts = np.minimum(np.repeat(last, counts), end[which]) + before
+        return runs.between(runs._row(firsts), runs._row(lasts - 1) + 1)
+
+    def by_turn(self) -> Runs:
+        """The same runs, partition by partition."""
+        return self.select(np.argsort(self.turns, kind="stable"))
+
+    @property
+    def turns(self) -> I64:
+        """The number of the partition of each run, shape [runs]."""
+        return self.table.turns[self.source]
 
     def select(self, which: slice | Sequence[int] | I64 | npt.NDArray[np.bool_]) -> Runs:
         """The runs at these places."""
@@ -255,6 +281,11 @@ class SplitTable:
         return self._and_begun(self.splits.sizes, [source.size_bytes for source in self.begun])
 
     @cached_property
+    def turns(self) -> I64:
+        """The number of the partition of each source, shape [sources]."""
+        return self._and_begun(self.splits.turns, [turn_of(source) for source in self.begun])
+
+    @cached_property
     def starts(self) -> I64:
         """First plan row of each source, shape [sources]."""
         splits = self.splits.start if self.uncounted is None else np.maximum(self.splits.start, 0)
@@ -347,6 +378,10 @@ class Order:
             return self
         picked = Rows(0, len(self), turns * block, block, turn * block)
         return replace(self, picked=picked.slice(0, len(picked)))
+
+    def by_turn(self) -> Order:
+        """The same units, partition by partition, renumbered."""
+        return Order(replace(self.rows.by_turn(), place=np.arange(self.num_units, dtype=np.int64)))
 
     def units(self, first: int, last: int) -> Order:
         """The units `[first, last)`: whole splits of a fresh order."""

@@ -88,7 +88,8 @@ class DatasetShare:
         if self.options.shuffle and self.shards is None:
             seed = self.options.seed
             key = derive_key("order", seed) if self.policy.fixed_order else derive_key("order", seed, epoch)
-        return self.table.order(key, self.first, self.last)
+        order = self.table.order(key, self.first, self.last)
+        return order.by_turn() if self.options.by_partition else order
 
     @property
     def rows(self) -> int:

@@ -20,7 +20,7 @@ from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, me
 from torch_dataloader_utils.planning.sharding import FUNCTION, policy_name
 
 _ALL = 2**62  # more batches than any rank has: stands for a rank that has finished the epoch
-_OF_DATA = ("seed", "shuffle")  # the same in all phases of an epoch: a state stores them with its data
+_OF_DATA = ("seed", "shuffle", "by_partition")  # the same in all phases of an epoch: a state stores them with its data
 _NOT_PLAIN = (*_OF_DATA, "read_together", "unit_rows")
 
 

@@ -12,15 +12,16 @@ from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Unit, split_of, split_pieces
 from torch_dataloader_utils.options import Rotate, name_of
-from torch_dataloader_utils.options.clashes import EVEN_UNKNOWN, WRAP_UNKNOWN
+from torch_dataloader_utils.options.late_clashes import EVEN_UNKNOWN, WRAP_UNKNOWN
 from torch_dataloader_utils.planning.canonical import VirtualShares, virtual_options
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces, SplitTable, splits_read
+from torch_dataloader_utils.planning.partitions import BY_PARTITION, check_counts
 from torch_dataloader_utils.planning.parts import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.read_together import in_windows
 from torch_dataloader_utils.planning.rest import RemainingRows, rest_of
-from torch_dataloader_utils.planning.sharding import Sharding, find_policy, resolve_auto
+from torch_dataloader_utils.planning.sharding import Policy, Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, ScheduledShares, Shares, assign
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.tasks import Layouts, SegmentTable
@@ -182,6 +183,7 @@ class Plan:
             virtual_options(self.options, self.num_ranks, exact=self.exact)
         if not self.exact:
             check_unknown_counts(self.options)
+            check_counts(self.options, self.num_ranks)
         elif self.rest is None and (mix := self._mix(0)) is not None:
             mix.check([part.name for part in self.parts])
         elif self.options.even in ("drop", "pad") and self.rest is None:
@@ -372,8 +374,12 @@ def _datasets(
 ) -> tuple[DatasetShare, ...]:
     """Each dataset with what shares it among ranks."""
     if rest is None:
-        return dataset_shares(table, parts, find_policy(sharding), options)
+        return dataset_shares(table, parts, _policy_of(sharding, options), options)
     # The rest is sharded without rotation, and not shuffled again.
     chosen = "contiguous" if isinstance(sharding, Rotate) else sharding
     options = replace(options, sharding=chosen)
-    return (share_of_rest(rest.order, find_policy(chosen), options),)
+    return (share_of_rest(rest.order, _policy_of(chosen, options), options),)
+
+
+def _policy_of(sharding: Sharding, options: PlanOptions) -> Policy:
+    return BY_PARTITION if options.by_partition and sharding == "contiguous" else find_policy(sharding)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from torch_dataloader_utils.errors import CheckpointMismatchError
-from torch_dataloader_utils.model import END, Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor
+from torch_dataloader_utils.model import END, Piece, RankCursor, Rows, Split, Task, Window, WorkerCursor, turn_of
 from torch_dataloader_utils.planning.even import take, total_rows
 from torch_dataloader_utils.planning.merging import merged_rows, merged_segments
 from torch_dataloader_utils.planning.order import Order, Runs, SplitTable, from_first
@@ -62,7 +62,10 @@ def order_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
 
 
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same rows in as few pieces as possible, in the epoch's order: splits' rows joined, begun windows kept."""
+    """The same rows in as few pieces as possible, in the epoch's order: splits' rows joined, begun windows kept.
+
+    Begun windows come first; where partitions are read one after another, in each of them.
+    """
     by_source: dict[Window | int, list[Piece]] = {}
     for piece in pieces:
         if isinstance(piece.source, Window):
@@ -70,7 +73,7 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
         else:
             by_source.setdefault(piece.source.index, []).append(piece)
     out: list[Piece] = []
-    for same in sorted(by_source.values(), key=lambda same: (same[0].order, same[0].source.index)):
+    for same in sorted(by_source.values(), key=_order):
         rows = [piece.rows for piece in same if piece.rows is not None]
         if rows:
             source = same[0].source
@@ -80,6 +83,11 @@ def merged(pieces: Iterable[Piece]) -> list[Piece]:
         else:
             out += merged_segments(same)
     return out
+
+
+def _order(same: Sequence[Piece]) -> tuple[int, int, int]:
+    source = same[0].source
+    return turn_of(source), same[0].order, source.index
 
 
 def left_by_rank(

@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.options import Rotate, Strided, check_names, name_of, split_sharding
+from torch_dataloader_utils.options.sharding import WORDS
 from torch_dataloader_utils.planning.options import PlanOptions, PlanShape
 from torch_dataloader_utils.planning.order import Order
 from torch_dataloader_utils.seeding import derive_key
@@ -223,8 +224,14 @@ def _options_of(policy: Any) -> list[Field[Any]]:
 
 
 def resolve_auto(options: PlanOptions, num_ranks: int, num_splits: int, counted: bool) -> Sharding:
-    """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous."""
+    """The sharding to use: `"auto"` is interleave with 2 splits per shard or without counts, else contiguous.
+
+    In partitions one after another all words are contiguous: whole splits would take ranks through them at different
+    speeds.
+    """
     given: Sharding = options.sharding
+    if options.by_partition and given in WORDS:
+        return "contiguous"
     if given != "auto":
         return given
     # Virtual ranks replace all workers of all ranks.

@@ -141,7 +141,9 @@ class Shares:
         if key is None:
             return Pieces(runs)
         places = np.arange(len(runs.source), dtype=np.int64)
-        return Pieces(replace(runs.select(permutation(len(places), key)), place=places))
+        runs = runs.select(permutation(len(places), key))
+        runs = runs.by_turn() if self.options.by_partition else runs
+        return Pieces(replace(runs, place=places))
 
     def not_delivered(self) -> Iterator[Piece]:
         """The rows that no rank delivers because `even` or `last_batch` is `"drop"`."""
@@ -232,7 +234,7 @@ def assign(
         options.even,
         counts,
         batch_rows,
-        _are_even(orders),
+        options.by_partition or _are_even(orders),
         keeps_shards=all(dataset.policy.fixed_order for dataset in datasets),
         levelled=options.levelled,
         unit=options.unit_rows,

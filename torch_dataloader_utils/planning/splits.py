@@ -140,6 +140,11 @@ class Splits(Sequence[Split]):
         """The number of plan rows of all splits; None if known only after reading."""
         return None if self.uncounted is not None else int((self.stop - self.start).sum())
 
+    @cached_property
+    def turns(self) -> I64:
+        """The number of the partition of each split, shape [splits]."""
+        return np.array([file.info.turn for file in self.files], dtype=np.int64)[self.file]
+
     def files_of(self, numbers: I64) -> Iterator[DataFile]:
         """The files of the splits with these numbers, shape [any], each once."""
         return (self.files[place] for place in distinct(self.file[numbers]).tolist())

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.model import DataFile, DataFileInfo, Rows, Segment, Shard, Split
-from torch_dataloader_utils.options.clashes import ROWS_UNKNOWN
+from torch_dataloader_utils.options.late_clashes import ROWS_UNKNOWN
 from torch_dataloader_utils.planning.splits import I64, UNKNOWN, Splits, plan_spans
 from torch_dataloader_utils.units import parse_bytes
 

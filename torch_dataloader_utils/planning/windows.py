@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, groupby
 from math import inf
 from typing import TypeAlias
 
-from torch_dataloader_utils.model import Piece, Rows, Window, split_numbers, split_of
+from torch_dataloader_utils.model import Piece, Rows, Window, split_numbers, split_of, turn_of
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces
 from torch_dataloader_utils.planning.tasks import FileSegments, SegmentTable
@@ -122,7 +122,7 @@ def windowed(
 ) -> Shards:
     """The shards of a rank, with rows grouped into windows: first begun windows, then new ones, then padding.
 
-    Begun windows and padding are not changed.
+    Begun windows and padding are not changed. Where partitions are read one after another, this is so in each of them.
 
     Args:
         shards: the pieces of each worker, in delivery order.
@@ -133,8 +133,7 @@ def windowed(
     """
     return tuple(
         (
-            *(piece for piece in shard if is_begun(piece)),
-            *_windows(shard, segments, options, (*key, worker), exact=exact),
+            *_begun_and_new(shard, segments, options, (*key, worker), exact=exact),
             *(piece for piece in shard if piece.pad),
         )
         for worker, shard in enumerate(map(tuple, shards))
@@ -190,12 +189,31 @@ def _permuted(piece: Piece) -> bool:
     return isinstance(piece.source, Window) and (piece.source.key is not None or piece.rows is not None)
 
 
-def _windows(
+def _begun_and_new(
     shard: Sequence[Piece], segments: SegmentTable, options: PlanOptions, key: tuple[int | str, ...], *, exact: bool
 ) -> Iterator[Piece]:
+    """The begun windows, and new ones of the rows that are not in a window yet."""
+    numbers, tasks = count(), count()
+    real = [piece for piece in shard if not piece.pad]
+    partitions = groupby(real, lambda piece: turn_of(piece.source)) if options.by_partition else [(0, real)]
+    for _, partition in partitions:
+        pieces = list(partition)
+        yield from filter(is_begun, pieces)
+        yield from _windows(pieces, segments, options, key, numbers, tasks, exact=exact)
+
+
+def _windows(
+    shard: Sequence[Piece],
+    segments: SegmentTable,
+    options: PlanOptions,
+    key: tuple[int | str, ...],
+    numbers: Iterator[int],
+    tasks: Iterator[int],
+    *,
+    exact: bool,
+) -> Iterator[Piece]:
     """New windows of the rows that are not in a window yet."""
-    numbers = count()
-    for task, (runs, parts) in enumerate(_sets(opened_pieces(shard, segments), options)):
+    for task, (runs, parts) in zip(tasks, _sets(opened_pieces(shard, segments), options), strict=False):
         for share, size in _shares(runs, parts):
             rows = sum(map(len, share)) if exact else None
             window = Window(share, window_key(options.seed, *key, next(numbers)), rows, size, task)

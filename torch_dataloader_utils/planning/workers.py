@@ -12,6 +12,7 @@ from torch_dataloader_utils.model import Piece
 from torch_dataloader_utils.planning.even import transfers
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces, Runs, joined
+from torch_dataloader_utils.planning.partitions import share_of
 from torch_dataloader_utils.planning.splits import I64
 
 Shards: TypeAlias = tuple[Sequence[Piece], ...]
@@ -29,14 +30,18 @@ def worker_shards(pieces: Sequence[Piece], options: PlanOptions, batch_rows: int
         exact: whether every planned row will be delivered.
     """
     given = Pieces.of(pieces)
-    shards, loads = _assigned(given.runs, options)
-    if exact:
-        targets = whole_batch_targets(loads, batch_rows)
-        shards, loads = levelled(shards, loads, targets), targets
+    if options.by_partition:
+        workers = range(options.num_shards)
+        shards = [share_of(given.runs, worker, options.num_shards, batch_rows) for worker in workers]
+        loads = [shard.total for shard in shards]
+    else:
+        shards, loads = _assigned(given.runs, options)
+        if exact:
+            targets = whole_batch_targets(loads, batch_rows)
+            shards, loads = levelled(shards, loads, targets), targets
+        shards = [shard.in_plan_order() for shard in shards]
     last = last_to_deliver(loads, batch_rows)
-    return tuple(
-        Pieces(shard.in_plan_order(), given.pads if worker == last else ()) for worker, shard in enumerate(shards)
-    )
+    return tuple(Pieces(shard, given.pads if worker == last else ()) for worker, shard in enumerate(shards))
 
 
 def _assigned(runs: Runs, options: PlanOptions) -> tuple[list[Runs], list[int]]:

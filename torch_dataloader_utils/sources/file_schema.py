@@ -68,6 +68,20 @@ def files_schema(
     return schema, tuple(keys)
 
 
+def folder_type(key: str, texts: Iterable[str | None], read: ReadOptions) -> pa.DataType:
+    """The type of a column of folders named `key=value` that is in no file.
+
+    Args:
+        key: the column.
+        texts: its values.
+        read: may declare it.
+    """
+    declared = pa.schema([]) if read.schema is None else read.schema
+    if key in declared.names:
+        return declared.field(key).type
+    return _types_of_folders(read, [key]).get(key) or _partition_type(texts)
+
+
 def _types_of_folders(read: ReadOptions, keys: Sequence[str]) -> dict[str, pa.DataType]:
     """The types that the user declared of partition columns, by column."""
     if not isinstance(read.partitioning, Hive) or read.partitioning.schema is None:

@@ -41,6 +41,7 @@ class FoundFile:
         version: the storage's identifier of its content; "" if it has none.
         named: whether the user named it: by its path, or by a glob that ends in its suffix.
         real: its path without links; "" where the storage has none.
+        written: when it was last written, in nanoseconds since 1970; None where the storage does not report it.
     """
 
     path: str
@@ -49,16 +50,29 @@ class FoundFile:
     version: str = ""
     named: bool = field(default=False, kw_only=True)
     real: str = field(default="", kw_only=True, compare=False)
+    written: int | None = field(default=None, kw_only=True, compare=False)
+
+
+Needed: TypeAlias = Callable[[Storage, str], "list[Stored] | None"]
 
 
 def find_files(
-    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
+    path: AnyPath | Sequence[AnyPath],
+    read: ReadOptions,
+    progress: Progress = LOGGED,
+    needed: Needed | None = None,
 ) -> tuple[Storage, list[FoundFile]]:
     """The storage and the files at `path`, sorted by relative path within each entry, entries in the order given.
 
     An entry is a file, a folder (read recursively) or a glob (`*`, `?`, `[...]`, and `**` for any depth).
     Files and folders whose names begin with `.` or `_` are skipped, unless the entry names them or they are
     partition folders such as `_day=1`. The folder markers of object stores are skipped too.
+
+    Args:
+        path: the entries.
+        read: the access to them.
+        progress: shows how many files were found.
+        needed: lists the files below a folder that may be read; None, or no file: all are listed.
 
     Raises:
         DataNotFoundError: an entry has no file; the message lists what was found instead.
@@ -70,7 +84,7 @@ def find_files(
     # The bar of a remote listing is shown at once: a store may take minutes for one answer.
     with progress.over(None, "listing", "files", delay=None if storage.local else 0) as shown:
         for _, inner in entries:
-            found = _expand(storage, inner)
+            found = _expand(storage, inner, needed)
             shown.advance(len(found))
             files += found
     _reject_repeats(files, storage)
@@ -109,7 +123,7 @@ def _reject_repeats(files: Sequence[FoundFile], storage: Storage) -> None:
             )
 
 
-def _expand(storage: Storage, entry: str) -> list[FoundFile]:
+def _expand(storage: Storage, entry: str, needed: Needed | None) -> list[FoundFile]:
     """The files of one entry."""
     stored = storage.look(entry)
     if stored is not None and stored.special:
@@ -118,7 +132,7 @@ def _expand(storage: Storage, entry: str) -> list[FoundFile]:
         reject_tables(storage, [stored], entry)
         return [FoundFile(entry, stored.size, entry, stored.version, named=True, real=stored.real)]
     if stored is not None:
-        files = storage.find(entry)
+        files = (needed and needed(storage, entry)) or storage.find(entry)
         reject_tables(storage, files, entry)
         return _visible(files, entry, "", printable(entry))
     if not has_magic(entry):
@@ -138,6 +152,51 @@ def _glob(storage: Storage, pattern: str) -> list[FoundFile]:
     reject_tables(storage, files, pattern)
     visible = _visible(files, folder, _wanted(rest), f"{printable(pattern)} (a glob)")
     return [replace(file, named=True) for file in visible] if _names_suffix(rest[-1]) else visible
+
+
+@dataclass(frozen=True)
+class Below:
+    """What lies below a folder, or below the part of a glob before its first wildcard.
+
+    Attributes:
+        base: that folder's path, which ends in a slash unless it is empty.
+        files: the files that the entry names and that are not hidden, perhaps none, sorted by path.
+        names: all files, hidden ones too, by their paths below `base`.
+    """
+
+    base: str
+    files: list[FoundFile]
+    names: list[str]
+
+
+def find_below(storage: Storage, entry: str) -> Below | None:
+    """What lies below a folder or glob that may be empty yet; None if there is no such folder.
+
+    Raises:
+        OptionError: the entry is a file, or the folder of a table.
+    """
+    folder, rest = _cut(entry) if has_magic(entry) else (entry, [])
+    stored = storage.look(folder or ".")
+    if stored is None:
+        return None
+    if not stored.folder:
+        raise OptionError(f"{printable(entry)} is a file, to which no files are added: expected a folder or a glob.")
+    files, base = storage.find(folder, recursive=not rest or len(rest) > 1 or rest == ["**"]), base_of(entry)
+    matches = glob_matcher(entry) if rest else lambda path: True
+    matched = [file for file in files if matches(file.path)]
+    reject_tables(storage, matched, entry)
+    hides, named = _wanted(rest), bool(rest) and _names_suffix(rest[-1])
+    visible = [file for file in matched if not file.special and not _hidden(file.path.removeprefix(base), hides)]
+    return Below(
+        base,
+        [replace(_found(file, base), named=named) for file in sorted(_once(visible), key=lambda file: file.path)],
+        [file.path.removeprefix(base) for file in files],
+    )
+
+
+def base_of(entry: str) -> str:
+    """The folder of an entry below which its files are, or that before the first wildcard; ends in a slash, if any."""
+    return _base(_cut(entry)[0] if has_magic(entry) else entry)
 
 
 def _no_match(pattern: str, folder: str, files: Sequence[Stored]) -> DataNotFoundError:
@@ -218,10 +277,12 @@ def _visible(files: list[Stored], folder: str, wanted: str, entry: str) -> list[
         names, why = [file.path.removeprefix(base) for file in files], "no regular files" if visible else "hidden"
         instead = f"{len(names)} files, all {why}: {listed(names, _SHOWN, printable)}" if names else "nothing"
         raise DataNotFoundError(f"{entry}: no data files; found {instead}.")
-    return [
-        FoundFile(file.path, file.size, file.path.removeprefix(base), file.version, real=file.real)
-        for file in sorted(data, key=lambda file: file.path)
-    ]
+    return [_found(file, base) for file in sorted(data, key=lambda file: file.path)]
+
+
+def _found(file: Stored, base: str) -> FoundFile:
+    below = file.path.removeprefix(base)
+    return FoundFile(file.path, file.size, below, file.version, real=file.real, written=file.written)
 
 
 def regular(files: Sequence[Stored]) -> list[Stored]:

@@ -12,15 +12,17 @@ import pyarrow as pa
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
 from torch_dataloader_utils.distributed.ranks import several_on_node
-from torch_dataloader_utils.errors import DamagedFileError
+from torch_dataloader_utils.errors import ColumnNotFoundError, DamagedFileError
+from torch_dataloader_utils.filters.conditions import row_predicate
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFile, DataFileInfo
 from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.progress import LOGGED, Progress
+from torch_dataloader_utils.schemas.columns import find_path, named_columns
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck, Skipped
 from torch_dataloader_utils.sources.file_schema import files_schema
-from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, regular
+from torch_dataloader_utils.sources.files import AnyPath, FoundFile, Needed, find_files, open_entries, regular
 from torch_dataloader_utils.sources.footers import each_footer
 from torch_dataloader_utils.sources.manifest_file import (
     VERSION,
@@ -34,8 +36,10 @@ from torch_dataloader_utils.sources.manifest_file import (
     new_manifest,
     stale_remedy,
 )
+from torch_dataloader_utils.sources.needed_folders import NeededFolders
 from torch_dataloader_utils.sources.node_footers import shared_footers
 from torch_dataloader_utils.sources.partitions import partition_values
+from torch_dataloader_utils.sources.row_names import named_schema
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage
@@ -50,24 +54,38 @@ def files_to_read(
     progress: Progress,
 ) -> tuple[Storage, Inspected]:
     """The storage and the files; with `on_error="skip"` those that can be decoded, the same on all ranks."""
-    if read.on_error == "raise":
-        return _inspected(path, read, sharers, progress)
-    check = SharedCheck(sharers)
-    with check.failing_together():
+    found: list[Inspected] = []
+
+    def inspect() -> tuple[Storage, Inspected]:
         storage, inspected = _inspected(path, read, sharers, progress)
-        own = _own_damage(storage, inspected, read, check, progress)
-    checked = without_damage(inspected, check.joined(_data_files(inspected), own))
-    if read.manifest is not None and checked != inspected:
+        found.append(inspected)
+        return storage, inspected
+
+    storage, checked = sound_inspection(inspect, read, sharers, progress)
+    if read.manifest is not None and checked != found[0]:
         keep = partial(new_manifest, read.manifest, read, partial(asked_by, path, read), lambda: checked)
         from_first_rank(lambda: len(keep()), sharers, "read the files, once rank 0 has saved the manifest")
     return storage, checked
+
+
+def sound_inspection(
+    inspect: Callable[[], tuple[Storage, Inspected]], read: ReadOptions, sharers: Sharers, progress: Progress
+) -> tuple[Storage, Inspected]:
+    """What `inspect` returns; with `on_error="skip"` without files that cannot be decoded, the same on all ranks."""
+    if read.on_error == "raise":
+        return inspect()
+    check = SharedCheck(sharers)
+    with check.failing_together():
+        storage, inspected = inspect()
+        own = _own_damage(storage, inspected, read, check, progress)
+    return storage, without_damage(inspected, check.joined(_data_files(inspected), own))
 
 
 def sound_files(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from listing and footers; with `on_error="skip"` checked by this process alone."""
-    return files_to_read(path, replace(read, manifest=None), Sharers(), progress)
+    return files_to_read(path, replace(read, manifest=None, filters=None), Sharers(), progress)
 
 
 def _own_damage(
@@ -96,7 +114,8 @@ def without_damage(inspected: Inspected, skipped: Skipped) -> Inspected:
             return replace(skipped[place], relative=file.relative)
         return replace(file, decoded=True) if isinstance(file, InspectedFile) else file
 
-    return Inspected.of(inspected.format, [checked(place, file) for place, file in enumerate(inspected.found)])
+    found = [checked(place, file) for place, file in enumerate(inspected.found)]
+    return replace(Inspected.of(inspected.format, found), filters=inspected.filters)
 
 
 def _inspected(
@@ -129,9 +148,34 @@ def found_and_inspected(
     path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress = LOGGED
 ) -> tuple[Storage, Inspected]:
     """The storage and the files, from listing and footers."""
-    storage, found = find_files(path, read, progress)
+    needed = NeededFolders(read)
+    # A manifest file is for all filters.
+    storage, inspected = _listed_and_inspected(path, read, progress, None if read.manifest else needed.files)
+    if needed.left_out and _lacks_columns(inspected, read):
+        return _listed_and_inspected(path, read, progress, None)  # they are null in the files that are left
+    return storage, replace(inspected, filters=read.filters if needed.left_out else None)
+
+
+def _listed_and_inspected(
+    path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress, needed: Needed | None
+) -> tuple[Storage, Inspected]:
+    storage, found = find_files(path, read, progress, needed)
     form, files = select_data(storage, found, read.format, progress)
     return storage, inspect_files(storage, form, files, read.format_options, progress, read.on_error)
+
+
+def _lacks_columns(inspected: Inspected, read: ReadOptions) -> bool:
+    """Whether a column that is asked for, or in the filter, is in none of the files."""
+    if not inspected.files:
+        return True
+    typed = format_named(inspected.format).typed
+    stored, _ = files_schema(inspected.files, partition_values(inspected.files, read), read, typed, False)
+    schema = named_schema(stored, read)
+    try:
+        row_predicate(read.filters, schema)
+        return any(find_path(schema, name) is None for name in named_columns(schema, read.columns or ()))
+    except ColumnNotFoundError:
+        return True
 
 
 def inspect_files(

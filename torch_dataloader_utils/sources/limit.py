@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch_dataloader_utils.model import DataFile, Segment
-from torch_dataloader_utils.options.clashes import LIMIT_UNKNOWN
+from torch_dataloader_utils.options.late_clashes import LIMIT_UNKNOWN
 
 
 def first_rows(files: Sequence[DataFile], limit: int | None, exact: bool) -> tuple[DataFile, ...]:

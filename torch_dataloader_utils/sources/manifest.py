@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.filters.arrow import as_expression, filter_columns
+from torch_dataloader_utils.filters.arrow import filter_columns
+from torch_dataloader_utils.filters.conditions import row_predicate
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.late_imports import pc
@@ -204,20 +205,6 @@ def _data_files(
     """The files with the values of the columns that folders make."""
     pairs = zip(inspected, partitions, strict=True)
     return [file.data_file(partition_constants(file.path, texts, schema, folders)) for file, texts in pairs]
-
-
-def row_predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
-    """`filters`, in any form, as an expression over the columns of `schema`; None where there is no filter.
-
-    Raises:
-        ColumnNotFoundError: a column that is not in `schema`.
-        OptionError: the filter is invalid.
-    """
-    if isinstance(filters, str) or type(filters).__module__.startswith("pyiceberg."):
-        from torch_dataloader_utils.filters.sql import rows_expression  # needs an extra, and a second to import
-
-        return rows_expression(filters, schema)
-    return as_expression(filters, schema)
 
 
 def _prune(

@@ -80,11 +80,13 @@ class Inspected:
         format: the format's name.
         files: those that are read.
         skipped: those that are left out.
+        filters: those by which folders were not looked into; None: all were.
     """
 
     format: str
     files: tuple[InspectedFile, ...]
     skipped: tuple[SkippedFile, ...] = ()
+    filters: Any = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, form: str, found: Iterable[InspectedFile | SkippedFile]) -> Inspected:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from functools import lru_cache, partial
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from torch_dataloader_utils.errors import OptionError, use
+from torch_dataloader_utils.model import DataFile, DataFileInfo, IcebergDataFileInfo
 from torch_dataloader_utils.options import Hive, ReadOptions
+from torch_dataloader_utils.options.late_clashes import NO_PARTITIONS
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.files import FoundFile
 from torch_dataloader_utils.storage import open_storage
@@ -45,6 +51,63 @@ def partition_values(files: Sequence[FoundFile], read: ReadOptions) -> list[dict
         "keys.",
         remedies=[use("reads them without these columns", partitioning=None)],
     )
+
+
+Order: TypeAlias = "tuple[tuple[tuple[str, int, float, str], ...], str]"
+
+
+def partition_order(path: str) -> Order:
+    """The place of a file among others by the values of its `key=value` folders, then by its path.
+
+    Whole numbers are in order as numbers, before other values as text; hive's null is last. Of a folder (a path that
+    ends in a slash) the values are those of its files.
+    """
+    return _values_in_order(_folder(path)), path
+
+
+@lru_cache(maxsize=1 << 16)  # there are far fewer folders than files
+def _values_in_order(folder: str) -> tuple[tuple[str, int, float, str], ...]:
+    return tuple((key, *_in_order(value)) for key, value in _keys_of(folder, 0).items())
+
+
+def _in_order(value: Any) -> tuple[int, float, str]:
+    if value is None:
+        return 2, 0, ""
+    if isinstance(value, (int, float, Decimal)) and value == value:
+        return 0, value, ""  # type: ignore[return-value]  # a Decimal has an order among them
+    text = value.hex() if isinstance(value, bytes) else value.isoformat() if isinstance(value, date) else str(value)
+    whole = re.fullmatch("-?[0-9]{1,4000}", text, re.ASCII)  # Python parses no longer ones
+    return (0, int(text), "") if whole and isinstance(value, str) else (1, 0, text)  # 07 is 7
+
+
+def in_partitions(files: Sequence[DataFile], relative: Mapping[str, str]) -> tuple[DataFile, ...]:
+    """The files, each with the number of its partition among all, by `partition_order`.
+
+    The partition of a file is that of the table, or all `key=value` folders of its path; without any, its folder.
+
+    Args:
+        files: the files.
+        relative: path -> path below the folder that was given, of those found in one.
+
+    Raises:
+        OptionError: there are no partitions.
+    """
+    keys = [_partition_of(file.info) for file in files]
+    folders = {relative.get(file.info.path, "").rpartition("/")[0] for file in files}
+    if files and not any(values for values, _ in keys) and len(set(keys)) == 1 and folders == {""}:
+        table = isinstance(files[0].info, IcebergDataFileInfo)
+        raise NO_PARTITIONS.between("", "a table without any" if table else printable(files[0].info.path))
+    turns = {key: turn for turn, key in enumerate(sorted(set(keys)))}
+    return tuple(replace(file, info=replace(file.info, turn=turns[key])) for file, key in zip(files, keys, strict=True))
+
+
+def _partition_of(info: DataFileInfo) -> Order:
+    """The place of a file's partition among others."""
+    if isinstance(info, IcebergDataFileInfo):
+        return tuple((name, *_in_order(value)) for name, value in info.partition.items()), ""
+    folder = _folder(info.path)
+    values = _values_in_order(folder)
+    return values, "" if values else folder
 
 
 def without_partitions(files: Sequence[FoundFile]) -> str:
@@ -124,6 +187,11 @@ def _names(folder: str) -> list[str]:
         elif name not in ("", "."):
             names.append(name)
     return names
+
+
+def keys_of_folder(name: str) -> dict[str, str | None]:
+    """The key and value of a folder by its name; empty if it has none."""
+    return _keys_of(name, 0)
 
 
 def _keys_of(folder: str, above: int) -> dict[str, str | None]:

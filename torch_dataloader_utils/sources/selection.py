@@ -36,7 +36,8 @@ _SHOWN = 5  # names listed in a message
 # What programs call a file while they write it: most tools, WinSCP, Chrome, aria2, Hadoop's shell, and Flink. Their
 # content may be half of what follows under another name, or all of it once more.
 _UNFINISHED = re.compile(
-    r"\.(tmp|part|partial|filepart|crdownload|aria2|_COPYING_|(inprogress|pending)(\.[\w-]+)?)$", re.IGNORECASE
+    r"\.(tmp|temp|part|partial|filepart|crdownload|aria2|_COPYING_|(inprogress|pending)(\.[\w.-]+)?)$",
+    re.IGNORECASE,
 )
 
 

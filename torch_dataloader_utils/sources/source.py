@@ -23,7 +23,7 @@ from torch_dataloader_utils.hashing import name_hash
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
-from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
+from torch_dataloader_utils.options.late_clashes import FOREIGN_MEMORY
 from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead, takes_rng
 from torch_dataloader_utils.planning.parts import Part, part_rows
@@ -61,6 +61,7 @@ from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
 from torch_dataloader_utils.sources.manifest_file import Inspected
 from torch_dataloader_utils.sources.numbering import check_counted, numbered, reads_all, stored_rows, unnumbered
+from torch_dataloader_utils.sources.partitions import in_partitions
 from torch_dataloader_utils.sources.places import keys_of, with_places
 from torch_dataloader_utils.sources.row_names import check_added, converter_of
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
@@ -182,8 +183,10 @@ def open_files(
     Args:
         path: the files.
         options: of the loader.
-        listing: of another source over them, which is not made again.
+        listing: of another source over them, which is not made again, unless other filters left out folders there.
     """
+    if listing is not None and listing[1].filters is not None and listing[1].filters is not options.read.filters:
+        listing = None
     paths = tuple(redacted(url_of(entry)) for entry in (path if isinstance(path, (list, tuple)) else [path]))
     name = ", ".join(paths)
 
@@ -231,7 +234,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         manifest = make(sharers)
         features, counts_rows = options.features, options.shard.count_rows
         options = replace(options, subset=_keyed(options.subset, manifest))
-        manifest = _met(features.manifest(manifest, options), options, name)
+        manifest = _in_turn(_met(features.manifest(manifest, options), options, name), options)
         listed = perf_counter() - began
         _report_files(manifest, name)
         _check_processes(manifest.storage, options)
@@ -275,7 +278,7 @@ def _report_empty(name: str, why: str, *, follows: bool) -> None:
 
 def _why_empty(manifest: FileManifest, options: Options, counted: bool) -> str:
     if not manifest.has_rows:
-        return "the table holds no rows"
+        return "nothing was added" if options.follow.follows else "the table holds no rows"
     if options.subset.by_hash and not manifest.files:
         return f"the subset ({options.subset.text}) holds no rows"
     if options.features.unit is Unit.TOKEN:
@@ -364,6 +367,13 @@ def _met(manifest: FileManifest, options: Options, name: str) -> FileManifest:
     manifest = with_places(manifest, name) if PLACE in first.reads else manifest
     first.meet(partial(rows_read, manifest.files, options), name)
     return manifest
+
+
+def _in_turn(manifest: FileManifest, options: Options) -> FileManifest:
+    """The manifest whose files know their partitions, if these are read one after another."""
+    if not options.shuffle.by_partition:
+        return manifest
+    return replace(manifest, files=in_partitions(manifest.files, manifest.relative or {}))
 
 
 def _keyed(options: SubsetOptions, manifest: FileManifest) -> SubsetOptions:

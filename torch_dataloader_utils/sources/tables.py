@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from torch_dataloader_utils.errors import FileReadError
+from torch_dataloader_utils.events import Event
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.manifest import FileManifest
@@ -33,7 +34,12 @@ class SnapshotCursor:
     schema: Id = None
 
     def __str__(self) -> str:
-        return f"snapshot {self.end}" if self.start is None else f"the rows appended from {self.start} to {self.end}"
+        return self.place if self.start is None else f"the rows appended from {self.start} to {self.end}"
+
+    @property
+    def place(self) -> str:
+        """Where in the table's history it ends, for messages."""
+        return f"snapshot {self.end}"
 
 
 class TableSnapshot(Protocol):
@@ -102,6 +108,38 @@ class TableSource(Protocol):
             SnapshotError: the table does not have this snapshot, or does not record what was appended.
         """
         ...
+
+
+@runtime_checkable
+class GrowingSource(TableSource, Protocol):
+    """What tells what was added since a position itself, where the newest position does not suffice."""
+
+    def added(self, read: SnapshotCursor, options: Options, *, last: bool) -> SnapshotCursor:
+        """The position after `read`, with what was added since; `read` itself if that is nothing.
+
+        Called only on rank 0, whose answer all ranks use; or on all, if they agree otherwise.
+
+        Args:
+            read: the position up to which all was read.
+            options: of the loader.
+            last: whether the wait is over: a position without additions is then another one than `read`.
+        """
+        ...
+
+    def report_to(self, callback: Callable[[Event], object]) -> None:
+        """Call a function with each event about what is not read, from now on."""
+        ...
+
+    def finished(self, read: SnapshotCursor) -> SnapshotCursor:
+        """The position from which the same is added, but at which nothing is read: what was read may be removed."""
+        ...
+
+
+def added_since(table: TableSource, read: SnapshotCursor, options: Options, *, last: bool) -> SnapshotCursor:
+    """The newest position of a table, with what was appended since `read`; arguments as for `GrowingSource.added`."""
+    if isinstance(table, GrowingSource):
+        return table.added(read, options, last=last)
+    return replace(table.newest(options), start=read.end)
 
 
 def snapshot_in_words(snapshot: TableSnapshot | None) -> tuple[str, str]:

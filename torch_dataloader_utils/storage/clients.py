@@ -60,6 +60,11 @@ class ArrowClient:
             infos = self.fs.get_file_info(pafs.FileSelector(folder, recursive=recursive))
         return [_stored(info) for info in infos if info.type != pafs.FileType.Directory]
 
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`."""
+        with s3_call():
+            return list(map(_stored, self.fs.get_file_info(pafs.FileSelector(folder))))
+
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file; pyarrow always requests its metadata first."""
         return ArrowFile(self.fs, path)

@@ -166,6 +166,19 @@ class FsspecClient:
         self.fs.invalidate_cache()
         return [stored(path, info) for path, info in infos.items() if info and info["type"] != "directory"]
 
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`."""
+        self.fs.invalidate_cache()
+        with _true_faults(self.fs):
+            infos = self.fs.ls(folder, detail=True)
+        self.fs.invalidate_cache()
+        # Object stores may hold a marker of the folder itself.
+        return [stored(info["name"], info) for info in infos if info["name"].rstrip("/") != folder.rstrip("/")]
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write an object on the condition that there is none of its name; not by `open("xb")`, which overwrites."""
+        self.fs.pipe_file(path, data, mode="create")
+
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file; clients that read by path need no request if the size is known.
 

@@ -89,6 +89,11 @@ class HubClient(FsspecClient):
         infos = self.fs.find(folder, maxdepth=None if recursive else 1, detail=True)
         return [_versioned(stored(path, info)) for path, info in infos.items()]
 
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`."""
+        keep_token_home(self.fs)
+        return super().children(folder)
+
     def open(self, path: str, size: int = 0) -> Opened:
         """The opened file."""
         found = commits([path])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Self
 from weakref import finalize
 
@@ -65,6 +66,14 @@ class LocalClient(ArrowClient):
                         f"{printable(path)}: remove links that lead to each other, or name the folders."
                     )
         return found
+
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`; links are not followed."""
+        entries = _entries(folder.rstrip("/") or "/", gone=False)
+        return [
+            Stored(f"{folder.rstrip('/')}/{entry.name}", folder=entry.is_dir(), linked=entry.is_symlink())
+            for entry in entries
+        ]
 
 
 class LocalFile(pa.OSFile):  # type: ignore[misc]
@@ -154,19 +163,21 @@ def _scanned(
     folders = [(folder, real)]
     while folders:
         path, place = folders.pop()
-        for entry in _entries(path or "/"):
+        for entry in _entries(path or "/", gone=path != folder):
             name, its = f"{path}/{entry.name}", os.path.join(place, entry.name)
             if entry.is_symlink():
                 links[name] = (*holders, place)
             elif not entry.is_dir():
-                files.append(_stored(name, entry.stat(), its, linked=bool(holders)))
+                with suppress(FileNotFoundError):  # a writer has renamed it since its name was read
+                    files.append(_stored(name, entry.stat(), its, linked=bool(holders)))
             elif recursive:
                 folders.append((name, its))
     return files, links
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
+def _entries(folder: str, *, gone: bool) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder; nothing if it may be gone since its name was read, and is."""
+    with suppress(*([FileNotFoundError] if gone else [])), os.scandir(folder) as entries:
         yield from entries
 
 

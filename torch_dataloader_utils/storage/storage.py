@@ -10,7 +10,8 @@ import os
 import pickle
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -374,6 +375,12 @@ class Storage:
         # Object stores may hold folder markers.
         return sorted((file for file in files if not file.path.endswith("/")), key=lambda file: file.path)
 
+    def children(self, folder: str) -> list[Stored]:
+        """The files and folders in `folder`, sorted by path."""
+        with self._naming(folder):
+            found = self._tried(lambda client: client.children(folder), folder)
+        return sorted(found, key=lambda each: each.path)
+
     def write(self, path: str, data: bytes) -> None:
         """Write a file at once, so that a reader sees all of it or none; folders on the local disk are made.
 
@@ -391,6 +398,27 @@ class Storage:
                 sink.write(data)
 
         answered(put, self.timeout, f"writing {printable(path)}")
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file whole, unless there is one of its name. Returns whether it was written.
+
+        On the local disk by a link, on object stores by a condition of the request, for which the client must be one
+        of a store that knows it. Errors are the client's own.
+
+        Raises:
+            BatchTimeoutError: the store does not answer.
+        """
+        if self.local:
+            return _link(path, data)
+        client = self.client()
+        assert isinstance(client, FsspecClient), "rounds are opened by their URL"
+        try:
+            answered(lambda: client.create(path, data), self.timeout, f"writing {printable(path)}")
+        except Exception:
+            if self.look(path) is None:  # clients raise various errors for a file that is there
+                raise
+            return False
+        return True
 
     def named(self, path: str) -> str:
         """The path as users write it, with its protocol; for messages."""
@@ -462,6 +490,22 @@ def is_below(path: str, place: str) -> bool:
 
 
 def _replace(path: str, data: bytes) -> None:
+    with _written_beside(path, data) as beside:
+        os.replace(beside, path)
+
+
+def _link(path: str, data: bytes) -> bool:
+    with _written_beside(path, data) as beside:
+        try:
+            os.link(beside, path)  # fails where there is one, also on network file systems
+        except FileExistsError:
+            return False
+    return True
+
+
+@contextmanager
+def _written_beside(path: str, data: bytes) -> Iterator[str]:
+    """A hidden file with this content in the same folder, for as long as the context."""
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
     beside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}")
@@ -470,7 +514,7 @@ def _replace(path: str, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        yield beside
     finally:
         Path(beside).unlink(missing_ok=True)
 
