@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
 from time import perf_counter
 
+from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.events import BlockEvent
+from torch_dataloader_utils.executors.task_stream import LapStream, TaskStream
 from torch_dataloader_utils.model import Task, WorkerCursor, split_of, split_pieces
+from torch_dataloader_utils.planning.rank_plan import Endless
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, read_block
 
@@ -56,7 +60,7 @@ class PooledDriver:
 
     Args:
         open_driver: starts the driver, given the tasks of each worker.
-        shards: the tasks of each shard, with known row counts.
+        shards: the tasks of each shard, with known row counts, or without end.
         workers: the number of workers.
         needed: when each task is needed, relative to the others; empty: the shards advance by as many rows at a time.
     """
@@ -66,13 +70,17 @@ class PooledDriver:
         open_driver: Callable[[Sequence[Sequence[Task]]], Driver],
         shards: Sequence[Sequence[Task]],
         workers: int,
-        needed: Sequence[Sequence[float]] = (),
+        needed: Sequence[Iterable[float]] = (),
     ) -> None:
         needed = needed or [_side_by_side(shard) for shard in shards]
-        merged = [_merged(shards, range(worker, len(shards), workers), needed) for worker in range(workers)]
-        self._owners = [deque(shard for shard, _ in tasks) for tasks in merged]
+        self._owners: list[deque[int]] = [deque() for _ in range(workers)]
         self._early: list[deque[Block]] = [deque() for _ in shards]
-        self._driver = open_driver([[task for _, task in tasks] for tasks in merged])
+        merged = (
+            _merged(shards, range(worker, len(shards), workers), needed, owners)
+            for worker, owners in enumerate(self._owners)
+        )
+        endless = any(isinstance(shard, TaskStream) for shard in shards)
+        self._driver = open_driver([TaskStream(tasks) if endless else list(tasks) for tasks in merged])
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
@@ -102,11 +110,13 @@ def _side_by_side(tasks: Sequence[Task]) -> list[float]:
 
 
 def _merged(
-    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[float]]
-) -> list[tuple[int, Task]]:
-    """The tasks of these shards as (shard, task), ordered by when each is needed."""
-    turns = [(when, shard, task) for shard in numbers for when, task in zip(needed[shard], shards[shard], strict=True)]
-    return [(shard, task) for _, shard, task in sorted(turns, key=lambda item: item[:2])]
+    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Iterable[float]], owners: deque[int]
+) -> Iterator[Task]:
+    """The tasks of these shards, ordered by when each is needed; the shard of each is added to `owners`."""
+    of_each = (zip(needed[shard], repeat(shard), shards[shard], strict=False) for shard in numbers)
+    for _, shard, task in heapq.merge(*of_each, key=lambda item: item[:2]):
+        owners.append(shard)
+        yield task
 
 
 # Laps: shards that have ended start again, for passes with a fixed number of steps.
@@ -165,6 +175,62 @@ class LapDriver:
         if lap not in self._drivers:
             self._drivers[lap] = self._open_lap(lap)
         return self._drivers[lap]
+
+
+# Shards without end: one driver reads all of them, lap after lap, as far as they are needed.
+
+
+class EndlessDriver:
+    """Delivers the blocks of shards that have no end, and finds those of which a whole lap has no rows.
+
+    Args:
+        driver: reads the tasks.
+        streams: the tasks of each shard.
+        shards: what they are.
+        starts: where each begins.
+        units: what blocks are made of, in a word: "sequences".
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        streams: Sequence[LapStream],
+        shards: Sequence[Endless],
+        starts: Sequence[WorkerCursor],
+        units: str,
+    ) -> None:
+        self._driver, self._streams, self._shards, self._units = driver, streams, shards, units
+        self._taken = [0] * len(streams)
+        self._laps = [start.lap for start in starts]
+        # Whether each shard has had rows in its current lap, or began within it.
+        self._rows = [start.task > 0 or start.rows > 0 for start in starts]
+        self.stop, self.close = driver.stop, driver.close
+
+    def next_block(self, shard: int) -> Block | None:
+        """The shard's next block.
+
+        Raises:
+            EmptyDatasetError: a whole lap had no rows.
+        """
+        lap, _ = self._streams[shard].place(self._taken[shard])
+        if lap != self._laps[shard]:
+            facts = self._shards[shard]
+            if not self._rows[shard] and self._laps[shard] >= facts.whole_from:
+                raise EmptyDatasetError(
+                    f"{facts.name} has no {self._units} for this rank in a whole lap, so there is nothing to repeat. "
+                    f"Check that its data and filters leave {self._units} for every rank, or leave it out."
+                )
+            self._laps[shard], self._rows[shard] = lap, False
+        block = self._driver.next_block(shard)
+        if block is not None:
+            self._taken[shard] += 1
+            self._rows[shard] |= block.rows > 0
+        return block
+
+
+def needed_by_share(tasks: Iterable[Task], share: float) -> Iterator[float]:
+    """When tasks of a shard without end are needed, if bytes of all shards become as many rows."""
+    return accumulate((task.size_bytes / share for task in tasks), initial=0.0)
 
 
 # Reports the blocks that a pass takes from any driver.

@@ -435,11 +435,13 @@ class WorkerPool:
             driver.start(shard)
         return driver
 
-    def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
-        """Send a worker its tasks of a pass, and the files of these tasks that it does not know yet."""
+    def send_tasks(
+        self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile], kind: str = "pass"
+    ) -> None:
+        """Send a worker its tasks of a pass ("more": further ones), and the files of these that it does not know yet."""
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
-        self.members[shard].send(("pass", number, list(tasks), {key: files[key] for key in keys}))
+        self.members[shard].send((kind, number, list(tasks), {key: files[key] for key in keys}))
 
     def renew(self) -> None:
         """Leave the processes to the parent of this one, which was forked from it: its exit must not end them."""
@@ -486,6 +488,9 @@ def _parcel(open_reader: OpenReader) -> Parcel | None:
         return None
 
 
+_SENT = 1024  # tasks that a worker is sent at a time
+
+
 class ProcessDriver:
     """One pass of a pool."""
 
@@ -502,6 +507,7 @@ class ProcessDriver:
         self._tasks = shards
         self._files = files
         self._started = [False] * len(shards)
+        self._sent = [0] * len(shards)
         self._taken = [0] * len(shards)
         self._held: list[int | None] = [None] * len(shards)  # bytes of the block being delivered
         self._timeout = timeout
@@ -510,7 +516,13 @@ class ProcessDriver:
     def start(self, shard: int) -> None:
         """Start the shard's worker."""
         self._started[shard] = True
-        self._pool.send_tasks(shard, self._number, self._tasks[shard], self._files)
+        self._send(shard, "pass")
+
+    def _send(self, shard: int, kind: str) -> None:
+        """Send the shard's worker its next tasks: of those without end, some."""
+        first = self._sent[shard]
+        self._sent[shard] = last = min(first + _SENT, len(self._tasks[shard]))
+        self._pool.send_tasks(shard, self._number, self._tasks[shard][first:last], self._files, kind)
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
@@ -523,6 +535,8 @@ class ProcessDriver:
         member.report_free(0 if held is None else 1, held or 0)
         if self._taken[shard] == len(self._tasks[shard]):
             return None
+        if self._sent[shard] - self._taken[shard] < min(_SENT // 2, len(self._tasks[shard]) - self._taken[shard]):
+            self._send(shard, "more")
         deadline = time.monotonic() + self._timeout if self._timeout else None
         outcome = member.receive(self._number, deadline, lambda: self._stopped)
         if self._stopped:

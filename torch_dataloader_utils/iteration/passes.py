@@ -505,7 +505,7 @@ class Passes:
     def _ended(self, steps: int | None, batches: Iterator[Any], taken: int) -> Iterator[Any]:
         """The batches after the first `taken`, cut where the options make all ranks end; a foreign loader's are not."""
         shard = self.options.shard
-        if shard.steps_per_epoch is not None:
+        if shard.steps_per_epoch is not None or self.options.features.streams:
             return exactly(batches, (steps or 0) - taken, self.source.unit.plural)
         if shard.even != "sync" or self.planner.world.num_ranks == 1 or self.worker is not None:
             return batches

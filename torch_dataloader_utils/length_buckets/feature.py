@@ -43,6 +43,11 @@ class LengthBuckets(Feature):
         """A batch."""
         return Unit.BATCH
 
+    @property
+    def unit_tokens(self) -> int:
+        """The tokens of a batch."""
+        return self.buckets.tokens
+
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The batches of these rows.
 

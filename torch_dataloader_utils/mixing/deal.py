@@ -14,6 +14,7 @@ import numpy as np
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.turns import Turns
+from torch_dataloader_utils.planning.rank_plan import Endless
 from torch_dataloader_utils.rows import I64
 from torch_dataloader_utils.seeding import random_words
 
@@ -130,6 +131,7 @@ class Schedule:
         absent: the steps, ascending, in which it has no batch: it gets no row, or leaves out a short batch.
         padding: repeats after all rows, as a source of their own; 0 for none.
         unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
+        endless: of each source, if it is read without end; rows are then those that are made of what is read.
     """
 
     deal: Deal
@@ -138,6 +140,7 @@ class Schedule:
     absent: tuple[int, ...] = ()
     padding: int = 0
     unit_rows: int = 1
+    endless: tuple[Endless, ...] = ()
 
     @property
     def batch_rows(self) -> int:

@@ -86,6 +86,13 @@ class Options:
         least = 1 if any(half.holds(self) for half in LENGTHS) else 2
         return self.mix.batches != "splits" and self.datasets >= least
 
+    @property
+    def streams(self) -> bool:
+        """Whether datasets are mixed without end, by what is made of their rows and counted only then."""
+        made = self.bucket.batch_tokens is not None or (self.pack.pack is not None and not self.pack.wraps)
+        cut = self.pack.wraps and (self.pack.uncounted or self.shard.steps_per_epoch is not None)
+        return self.mixes_rows and (made or cut)
+
     def given(self, keyword: str) -> Any:
         """The value of a keyword, as it can be given."""
         if keyword in _GIVEN:
@@ -111,7 +118,8 @@ _GIVEN: Mapping[str, Callable[[Options], Any]] = {
 def repeats_rows(options: Options) -> bool:
     """Whether a pass may repeat rows as padding."""
     shard = options.shard
-    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
+    laps = shard.steps_per_epoch is not None and not options.streams
+    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or laps
 
 
 def masks_rows(options: Options) -> bool:

@@ -8,7 +8,7 @@ number of sequences, and the rest of a begun block is a window whose rows are se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -38,6 +38,7 @@ class DocumentPacking:
         documents: the fewest documents of a window.
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
+        source_key: key of the dataset of each sequence, or None.
     """
 
     pads: Mapping[str, Any]
@@ -46,16 +47,21 @@ class DocumentPacking:
     documents: int
     sequences: int
     valid_key: str | None = None
+    source_key: str | None = None
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        return keys_of(self.sides, self.valid_key)
+        added = () if self.source_key is None else (self.source_key,)
+        return (*keys_of(self.sides, self.valid_key), *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        return {key: content for side in self.sides for key, content in side.report(rows).items()}
+        report = {key: content for side in self.sides for key, content in side.report(rows).items()}
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
+        return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
@@ -184,7 +190,12 @@ class PackedReader:
 
     def block(self, task: Task) -> Block:
         """The task's sequences."""
-        return self._sequences(task.pieces, task.epoch).marked(self._packing.valid_key, not task.pad)
+        block = self._sequences(task.pieces, task.epoch).marked(self._packing.valid_key, not task.pad)
+        if (key := self._packing.source_key) is None:
+            return block
+        part = split_of(next(split_pieces(task.pieces))).file.part  # a task is of one dataset
+        column = Dense(np.full(block.rows, part, np.int64))
+        return replace(block, columns={**(block.columns or {}), key: column})
 
     def share(self, task: Task) -> None:
         """None: documents are packed whole."""

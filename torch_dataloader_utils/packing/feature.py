@@ -44,6 +44,11 @@ class Packing(Feature):
     pack: Pack
     valid_key: str | None = None
 
+    @property
+    def unit_tokens(self) -> int:
+        """The tokens of a sequence (L)."""
+        return self.pack.length
+
     def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
         """The columns that are packed, if others are left out of batches; else all of them.
 
@@ -82,22 +87,30 @@ class Packing(Feature):
         return LabelsForMask(maker, self.pack, self.valid_key)
 
 
+@dataclass(frozen=True)
 class BestFit(Packing):
     """Whole documents, each in the fullest sequence with room. How many sequences there are shows as they are made.
 
     An exact `len` would need a scan of all lengths, which are kept, and all windows of an epoch packed in advance.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
     """
+
+    source_key: str | None = None
 
     @property
     def unit(self) -> Unit:
         """A sequence."""
         return Unit.SEQUENCE
 
+
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The sequences of these documents."""
         pack, group = self.pack, options.pack
         valid_key, sides, pads = _checked(pack, source.scan, keys, options)
-        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key)
+        _check_source_key(self.source_key, sides, valid_key)
+        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key, self.source_key)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -155,11 +168,7 @@ class Wrap(Packing):
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
-        if self.source_key in keys_of([side], valid_key):
-            raise OptionError(
-                f"source_key={self.source_key!r} is a key that pack adds to batches.",
-                remedies=[use(source_key=f"{self.source_key}_dataset")],
-            )
+        _check_source_key(self.source_key, [side], valid_key)
         stage = Wrapping(side, valid_key, self.source_key, _splits_of_draws(source.scan))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
@@ -185,7 +194,15 @@ def packing(options: Options) -> Packing | None:
         return None
     if options.pack.wraps:
         return Wrap(pack, _valid_key(options), options.mix.source_key)
-    return BestFit(pack, _valid_key(options))
+    return BestFit(pack, _valid_key(options), options.mix.source_key)
+
+
+def _check_source_key(source_key: str | None, sides: Sequence[PackedSide], valid_key: str | None) -> None:
+    if source_key in keys_of(sides, valid_key):
+        raise OptionError(
+            f"source_key={source_key!r} is a key that pack adds to batches.",
+            remedies=[use(source_key=f"{source_key}_dataset")],
+        )
 
 
 def _valid_key(options: Options) -> str | None:
