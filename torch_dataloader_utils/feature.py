@@ -147,7 +147,7 @@ class Feature:
 
     @property
     def unit_tokens(self) -> int | None:
-        """The tokens of what batches are made of, if they are made of such: of a sequence (L), of a batch; None: rows."""
+        """The tokens of a sequence (L), or of a batch with a budget; None: batches are made of rows."""
         return None
 
     def epoch_rows(self, shape: PlanOptions, num_ranks: int) -> int | None:

@@ -1,8 +1,7 @@
-"""Packed datasets mixed by weight without counts: streams without end, equal steps, and states with a cursor of each."""
+"""Packed datasets mixed by weight without counts: streams without end, equal steps, a cursor of each in states."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import pyarrow.compute as pc
@@ -19,6 +18,7 @@ LENGTH = 16
 BEST_FIT = Pack(LENGTH, columns=["input_ids"])
 # `a` is shared among ranks; `b` and `c` have fewer documents than a part, and are dealt by whole laps.
 LENGTHS = {"a": [17, 3, 40, 9, 22, 1, 30, 8] * 100, "b": [5, 12, 7] * 30, "c": [4, 6]}
+WRAP = BEST_FIT.replace(method="wrap")
 WEIGHTS = {"a": 2, "b": 1, "c": 1}
 Sequence = tuple[int, tuple[int, ...]]  # the dataset, and the tokens
 
@@ -93,10 +93,10 @@ def test_a_budget_has_each_dataset_in_its_share_on_all_ranks(
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize("kind", ["best_fit", "single"])
+@pytest.mark.parametrize("kind", ["best_fit", "single", "wrap"])
 def test_every_state_resumes(paths: dict[str, str], shuffle: bool, kind: str) -> None:
     options = {"shuffle": shuffle, "steps_per_epoch": 60, "num_ranks": 2, "rank": 1}
-    options |= {"batches": "single"} if kind == "single" else {}
+    options |= {"single": {"batches": "single"}, "wrap": {"pack": WRAP}}.get(kind, {})
     whole = mixed(paths, **options)
     batches, states = [], []
     for batch in whole:
@@ -123,11 +123,11 @@ def test_a_pass_that_resumes_skips_and_lasts_for_several_epochs(paths: dict[str,
     assert sequences([mixed(paths, **options).head(2)]) == whole[:1]
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_threads_and_processes_deliver_the_same(paths: dict[str, str], shuffle: bool) -> None:
+@pytest.mark.parametrize("pack", [BEST_FIT, WRAP], ids=["best_fit", "wrap"])
+def test_threads_and_processes_deliver_the_same(paths: dict[str, str], pack: Pack) -> None:
     found = []
     for workers in ({}, {"num_workers": None}, {"num_workers": 2, "worker_mode": "processes"}):
-        loader = mixed(paths, tokens_per_epoch=LENGTH * 2 * 400, shuffle=shuffle, **workers)
+        loader = mixed(paths, pack=pack, steps_per_epoch=400, shuffle=True, **workers)
         found.append(sequences(loader))
         loader.close()
     assert found[0] == found[1] == found[2]
@@ -145,16 +145,22 @@ def steps_of(paths: Any, ranks: int, batch: int, steps: int | None, state: Any, 
     return hands, merge_state_dicts(states)
 
 
+MOST = pc.list_value_length(ds.field("input_ids")) < 90
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     phases=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 25)), min_size=2, max_size=4),
     shuffle=st.sampled_from([False, "splits", True]),
+    wraps=st.booleans(),
 )
 def test_other_ranks_go_on_with_the_sources_of_the_run_and_no_token_of_a_lap_twice(
-    paths: dict[str, str], phases: list[tuple[int, int, int]], shuffle: Any
+    paths: dict[str, str], phases: list[tuple[int, int, int]], shuffle: Any, wraps: bool
 ) -> None:
     """The laps of `a` are shared: after any change of ranks, no token of it came twice before all came once."""
-    options = {"tokens_per_epoch": LENGTH * 288, "shuffle": shuffle}
+    few = {name: {"source": path, "filters": MOST} for name, path in paths.items()}  # tokens are not known
+    paths, pack = (few, WRAP) if wraps else (paths, BEST_FIT)
+    options = {"tokens_per_epoch": LENGTH * 288, "shuffle": shuffle, "pack": pack}
     (one,) = [[number for batch in sequences(mixed(paths, batch_size=1, **options)) for number, _ in batch]]
     order: list[Counter[int]] = []
     state, every = None, []
@@ -169,9 +175,12 @@ def test_other_ranks_go_on_with_the_sources_of_the_run_and_no_token_of_a_lap_twi
     check_laps(seen(every))
 
 
-def test_two_three_and_one_ranks_leave_no_document_of_a_lap_out(paths: dict[str, str]) -> None:
+@pytest.mark.parametrize("pack", [BEST_FIT, WRAP], ids=["best_fit", "wrap"])
+def test_two_three_and_one_ranks_leave_no_document_of_a_lap_out(paths: dict[str, str], pack: Pack) -> None:
     """All tokens of `a` come once within its first lap and the few sequences after it."""
     options = {"tokens_per_epoch": LENGTH * 4000, "shuffle": True, "weights": {"a": 1, "b": 0.001, "c": 0.001}}
+    options["pack"] = pack
+    paths = {name: {"source": path, "filters": MOST} for name, path in paths.items()}
     every, state = [], None
     for ranks, batch, steps in ((2, 2, 50), (3, 1, 60), (1, 4, 200)):
         hands, state = steps_of(paths, ranks, batch, steps, state, **options)
@@ -194,8 +203,30 @@ def test_small_datasets_are_dealt_by_whole_laps_and_fill_their_sequences(paths: 
         assert fill == 1.0
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_cut_document_goes_on_in_the_next_sequence_of_its_dataset(paths: dict[str, str], shuffle: bool) -> None:
+    """Also over tasks and laps: without a count, sequences are as full as with one."""
+    loader = mixed(paths, pack=WRAP, steps_per_epoch=1000, shuffle=shuffle)
+    batches = list(loader)
+    streams: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for batch in batches:
+        new = (batch["position_ids"] == 0).tolist()
+        for number, tokens, begins in zip(batch["dataset"].tolist(), batch["input_ids"].tolist(), new, strict=True):
+            assert begins == [not i or token % 1000 == 0 for i, token in enumerate(tokens)]
+            streams[number] += tokens
+    for number, name in enumerate(LENGTHS):
+        stream, whole = streams[number], {own[0]: list(own) for own in documents(LENGTHS[name])}
+        starts = [i for i, token in enumerate(stream) if token % 1000 == 0]
+        assert starts[0] == 0
+        assert all(stream[a:b] == whole[stream[a]] for a, b in pairwise(starts))
+        times = Counter(stream[a] for a in starts)
+        assert len(times) == len(whole)
+        assert max(times.values()) - min(times.values()) <= 1
+
+
 def test_filters_and_transforms_need_no_counts(paths: dict[str, str]) -> None:
-    short = {name: {"source": path, "filters": pc.list_value_length(ds.field("input_ids")) < 20} for name, path in paths.items()}
+    few = pc.list_value_length(ds.field("input_ids")) < 20
+    short = {name: {"source": path, "filters": few} for name, path in paths.items()}
     loader = mixed(short, steps_per_epoch=40)
     batches = sequences(loader)
     assert Counter(number for batch in batches for number, _ in batch) == {0: 40, 1: 20, 2: 20}

@@ -438,7 +438,7 @@ class WorkerPool:
     def send_tasks(
         self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile], kind: str = "pass"
     ) -> None:
-        """Send a worker its tasks of a pass ("more": further ones), and the files of these that it does not know yet."""
+        """Send a worker tasks of a pass ("more": further ones), and the files of these that it does not know yet."""
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
         self._known[shard] |= keys
         self.members[shard].send((kind, number, list(tasks), {key: files[key] for key in keys}))

@@ -4,8 +4,9 @@ Neither this module nor what it imports loads torch, so that a worker starts in 
 
 Messages from the main process: first the function that creates the reader, as a parcel, unless it was an argument;
 then `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered
-since, and their bytes), `("more", number, tasks, files)`, `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
-`("block", number, packed, slot)`, `("error", number, data)`. Credentials that expire travel on a pipe of their own.
+since, and their bytes), `("more", number, tasks, files)`, `("stop", number)`. Messages to it: `("slot", slot)` followed
+by the slot's descriptor, `("block", number, packed, slot)`, `("error", number, data)`. Credentials that expire travel
+on a pipe of their own.
 """
 
 from __future__ import annotations

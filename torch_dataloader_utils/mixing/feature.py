@@ -6,13 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, OptionError, use
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
 from torch_dataloader_utils.mixing.epochs import Course
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
-from torch_dataloader_utils.mixing.streams import UNIT_TOKENS, MixStreams, StreamCourse, check_tokens, streams_in_words, streams_of
+from torch_dataloader_utils.mixing.stream_course import (
+    UNIT_TOKENS,
+    StreamCourse,
+    check_tokens,
+    streams_in_words,
+    streams_of,
+)
+from torch_dataloader_utils.mixing.streams import MixStreams
 from torch_dataloader_utils.options import MixOptions, Options
 from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, RESIZES, WEIGHTED, Half, by_splits
 from torch_dataloader_utils.planning.options import PlanOptions

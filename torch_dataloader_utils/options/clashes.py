@@ -380,12 +380,17 @@ def by_splits(options: Options) -> Remedy:
 def _bounded(options: Options) -> list[Remedy]:
     """What says how long an epoch of a mix is of which nothing is counted before reading, or counts tokens."""
     others = [half.keyword for half in (STOP, REPEAT) if half.holds(options)]
-    weights = {} if options.mix.weights is not None else {"weights": Example("weights", [1] * max(options.datasets, 1))}
-    ways = [use(tokens_per_epoch=_TOKENS, without=others, **weights)]
+    ways: dict[str, Any] = {"tokens_per_epoch": _TOKENS}
+    ways |= {} if options.mix.weights is not None else {"weights": _weights_of(options)}
+    found = [use(without=others, **ways)]
     if options.pack.pack is not None and not options.pack.pack.together:
         pack = options.pack.pack.replace(method="wrap", long="split", pad=0)
-        ways.append(use("cuts documents where a sequence ends", pack=pack))
-    return [*ways, by_splits(options)]
+        found.append(use("cuts documents where a sequence ends", pack=pack))
+    return [*found, by_splits(options)]
+
+
+def _weights_of(options: Options) -> Example:
+    return Example("weights", [1] * max(options.datasets, 1))
 
 
 def _other_length(options: Options) -> list[Remedy]:
@@ -396,8 +401,7 @@ def _other_length(options: Options) -> list[Remedy]:
 
 
 def _plain_weights(options: Options) -> list[Remedy]:
-    weights = options.mix.weights or Example("weights", [1] * max(options.datasets, 1))
-    return [use(weights=weights)]
+    return [use(weights=options.mix.weights or _weights_of(options))]
 
 
 def _in_other_unit(options: Options) -> Weights:
@@ -408,7 +412,7 @@ def _in_other_unit(options: Options) -> Weights:
 
 def _in_unit_of_batches(options: Options) -> list[Remedy]:
     unbounded = options.streams and UNBOUNDED.holds(options)
-    length = {"tokens_per_epoch": _TOKENS} if unbounded else {}
+    length: dict[str, Any] = {"tokens_per_epoch": _TOKENS} if unbounded else {}
     return [use(weights=_in_other_unit(options), **length)]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -90,6 +90,10 @@ class DocumentPacking:
         for side, sequences in zip(self.sides, layouts, strict=True):
             packed.update(self._columns(side, columns, sequences, memory))
         return Block.of_columns(len(layouts[0]), packed)
+
+    def rest(self, block: Block) -> Block:
+        """What is left of a begun block: its sequences stay as they are."""
+        return block
 
     def _check_long(self, longest: Array) -> None:
         """Check that documents are not too long, if that is an error; of pairs, these are the longer sides."""
@@ -175,6 +179,24 @@ def _gathered(column: Ragged, pad: Any, sequences: Sequences, scratch: Scratch) 
     return values.reshape(len(sequences), sequences.capacity)
 
 
+class Packer(Protocol):
+    """Makes blocks of sequences, or of their tokens, of documents that are read together."""
+
+    @property
+    def valid_key(self) -> str | None:
+        """The key of the mask of real ones, or None."""
+
+    @property
+    def source_key(self) -> str | None:
+        """The key of the dataset of each, or None."""
+
+    def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
+        """Those of the documents of a block, in this order."""
+
+    def rest(self, block: Block) -> Block:
+        """Some of what `packed` returned, by themselves."""
+
+
 class PackedReader:
     """Executes tasks of packed sequences. One per thread or process.
 
@@ -183,7 +205,7 @@ class PackedReader:
         packing: packs them.
     """
 
-    def __init__(self, reader: PieceReader, packing: DocumentPacking) -> None:
+    def __init__(self, reader: PieceReader, packing: Packer) -> None:
         self._reader = reader
         self._packing = packing
         self._memory = Workspace()
@@ -223,7 +245,7 @@ class PackedReader:
     def _left(self, begun: Piece, epoch: int) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
         whole, left = whole_of(begun)
-        return self._sequences(whole, epoch).take(left)
+        return self._packing.rest(self._sequences(whole, epoch).take(left))
 
 
 def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:

@@ -23,6 +23,7 @@ from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
 from torch_dataloader_utils.packing.sides import PackedSide, keys_of, sides_of
 from torch_dataloader_utils.packing.stream import Wrapping
 from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, tokens_unknown
+from torch_dataloader_utils.packing.uncounted import UncountedWrapping
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.reading.blocks import Scan, Stage
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -103,7 +104,6 @@ class BestFit(Packing):
     def unit(self) -> Unit:
         """A sequence."""
         return Unit.SEQUENCE
-
 
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The sequences of these documents."""
@@ -187,11 +187,51 @@ class Wrap(Packing):
         return SequenceMaker(super().batches(maker), self.pack, self.source_key)
 
 
+@dataclass(frozen=True)
+class UncountedWrap(Packing):
+    """Documents one after another, cut where a sequence ends, for a mix without end, which needs no counts of tokens.
+
+    A row of a plan is a document, and a row of a block a token.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
+    """
+
+    source_key: str | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """A sequence."""
+        return Unit.SEQUENCE
+
+    @property
+    def unit_rows(self) -> int:
+        """The tokens of a sequence (L)."""
+        return self.pack.length
+
+    def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
+        """The tokens of these documents."""
+        valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
+        _check_source_key(self.source_key, [side], valid_key)
+        stage = UncountedWrapping(side, valid_key, self.source_key)
+        return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
+
+    def plan(self, shape: PlanOptions) -> PlanOptions:
+        """Plans whose batches are of so many tokens."""
+        return replace(shape, batch_size=shape.batch_size * self.pack.length, unit_rows=self.pack.length)
+
+    def batches(self, maker: BatchMaker) -> BatchMaker:
+        """Batches of whole sequences."""
+        return SequenceMaker(super().batches(maker), self.pack, self.source_key)
+
+
 def packing(options: Options) -> Packing | None:
     """The feature of `pack`; None without it."""
     pack = options.pack.pack
     if pack is None:
         return None
+    if options.pack.wraps and options.streams:
+        return UncountedWrap(pack, _valid_key(options), options.mix.source_key)
     if options.pack.wraps:
         return Wrap(pack, _valid_key(options), options.mix.source_key)
     return BestFit(pack, _valid_key(options), options.mix.source_key)

@@ -32,21 +32,18 @@ _FILES = 64  # whose segments a reader keeps
 
 
 @dataclass(frozen=True)
-class Wrapping:
-    """How tokens are cut into sequences; picklable.
+class WrappedStage:
+    """What batches hold of tokens that are cut into sequences; picklable.
 
     Attributes:
         side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
-        splits: the number of all splits, by which the orders of pieces tell laps apart, if documents are other ones in
-            each lap, because a transform draws; None: those of several laps are read once.
     """
 
     side: PackedSide
     valid_key: str | None = None
     source_key: str | None = None
-    splits: int | None = None
     keyword: ClassVar[str] = "pack"
 
     @property
@@ -64,6 +61,18 @@ class Wrapping:
         if self.source_key is not None:
             report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
         return report
+
+
+@dataclass(frozen=True)
+class Wrapping(WrappedStage):
+    """How tokens are cut into sequences; picklable.
+
+    Attributes:
+        splits: the number of all splits, by which the orders of pieces tell laps apart, if documents are other ones in
+            each lap, because a transform draws; None: those of several laps are read once.
+    """
+
+    splits: int | None = None
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
         """A reader of tokens, by this reader of documents."""
