@@ -41,6 +41,7 @@ class Part:
         tokens: of a stream that ranks cut into sequences, each leaving out less than one; 0 if all must be delivered.
         refused: what the error of the first batch says if there are several ranks.
         epoch: the one in which states are taken.
+        same: whether any number of ranks delivers the same.
     """
 
     write: Callable[[Path], Any]
@@ -51,6 +52,7 @@ class Part:
     tokens: int = 0
     refused: str = ""
     epoch: int = 1
+    same: bool = True
 
 
 def ids(batch: Any) -> list[int]:
