@@ -32,16 +32,21 @@ class Bucketing:
         column: the key of the column that says how long rows are.
         budget: of a batch.
         strict: whether a row over the budget is an error.
+        source_key: key of the dataset of each row, of which all of a task are, or None.
     """
 
     column: str
     budget: Budget
     strict: bool
+    source_key: str | None = None
     keyword: ClassVar[str] = "batch_tokens"
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key: that of the rows."""
-        return {key: dict(value) for key, value in rows.items()}
+        report = {key: dict(value) for key, value in rows.items()}
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
+        return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> BucketedReader:
         """A reader of batches, by this reader of rows."""
@@ -107,6 +112,8 @@ class BucketedReader:
                 self._check(lengths, splits, spans)
             found = buckets_of(lengths, self._bucketing.budget, _key(pieces), order)
             taken = rows.take(found.rows).columns or {}
+        if (key := self._bucketing.source_key) is not None:
+            taken = {**taken, key: Dense(np.full(len(found.rows), split_of(splits[0]).file.part, np.int64))}
         groups: dict[str, Any] = {key: Grouped(column, found.offsets) for key, column in taken.items()}
         return Block.of_columns(len(found.offsets) - 1, groups)
 

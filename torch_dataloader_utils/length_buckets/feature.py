@@ -61,7 +61,8 @@ class LengthBuckets(Feature):
         column = _length_column(self.buckets, scan.report())
         long = "drop" if self.buckets.long == "drop" else "single"
         size, multiple = options.batch.batch_size, _multiple(scan)
-        stage = Bucketing(column, Budget(self.buckets.tokens, size, multiple, long), self.buckets.long == "error")
+        budget, strict = Budget(self.buckets.tokens, size, multiple, long), self.buckets.long == "error"
+        stage = Bucketing(column, budget, strict, options.mix.source_key)
         text = options.bucket.text(size, multiple)
         return replace(source, scan=replace(scan, stage=stage), unit=self.unit, buckets=text)
 
