@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch_dataloader_utils.batching.batches import BatchMaker
     from torch_dataloader_utils.iceberg.planned import OlderRows, PlannedFile
     from torch_dataloader_utils.options import Options
-    from torch_dataloader_utils.options.clashes import Half
+    from torch_dataloader_utils.options.clash import Half
     from torch_dataloader_utils.planning.options import PlanOptions
     from torch_dataloader_utils.planning.parts import DatasetShare
     from torch_dataloader_utils.planning.rest import RemainingRows

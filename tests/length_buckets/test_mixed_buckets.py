@@ -1,6 +1,7 @@
 """Batches with a budget of tokens, mixed by weight: a batch is of one dataset, and all ranks have as many."""
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def rows_of(batches: Any) -> list[tuple[int, tuple[tuple[int, ...], ...]]]:
     for batch in batches:
         (number,) = set(batch["dataset"].tolist())
         ends, values = batch["input_ids"]["offsets"].tolist(), batch["input_ids"]["values"].tolist()
-        rows = tuple(tuple(values[a:b]) for a, b in zip(ends, ends[1:], strict=False))
+        rows = tuple(tuple(values[a:b]) for a, b in pairwise(ends))
         assert len(batch["dataset"]) == len(rows)
         assert len(rows) * max(map(len, rows)) <= BUDGET
         found.append((number, rows))

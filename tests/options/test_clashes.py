@@ -30,7 +30,8 @@ from torch_dataloader_utils import (
 )
 from torch_dataloader_utils.errors import DataLoaderUtilsError, Remedy
 from torch_dataloader_utils.options import Options, clashes, parse_call, parse_combination, parse_part
-from torch_dataloader_utils.options.clashes import CLASHES, LATER, Clash, Half
+from torch_dataloader_utils.options.clash import Clash, Half
+from torch_dataloader_utils.options.clashes import CLASHES, LATER
 
 DOCS = Path(__file__).parents[2] / "docs" / "options.md"
 Keywords = dict[str, Any]

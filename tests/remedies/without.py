@@ -115,6 +115,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "loader/tables:_known_table",
         "loader/tables:_snapshot_at",
         "loader/tables:_source_at",
+        "executors/drivers:next_block",
         "mixing/rows:_apportioned",
         "mixing/rows:check_laps",
         "mixing/rows:epoch_rows",

@@ -21,7 +21,8 @@ from torch_dataloader_utils.mixing.stream_course import (
 )
 from torch_dataloader_utils.mixing.streams import MixStreams
 from torch_dataloader_utils.options import MixOptions, Options
-from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, RESIZES, WEIGHTED, Half, by_splits
+from torch_dataloader_utils.options.clash import Half
+from torch_dataloader_utils.options.clashes import MIXED, MIXED_COPIES, RESIZES, WEIGHTED, by_splits
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.parts import DatasetShare, part_rows
 from torch_dataloader_utils.planning.rest import RemainingRows

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, overload
 
-from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError
+from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.deal import Deal, Schedule
 from torch_dataloader_utils.mixing.shares import one_after_another, tasks_of_laps
@@ -69,7 +69,8 @@ class MixStreams:
         if not self.course.steps:
             raise ShardingError(
                 f"tokens_per_epoch: {self.course.given} sequences or batches are less than one step, which takes "
-                f"{self.course.step_units} on {self.num_ranks} ranks. Give more tokens, or a smaller batch_size."
+                f"{self.course.step_units} on {self.num_ranks} ranks.",
+                remedies=[use(tokens_per_epoch=self.course.step_units * self.unit_tokens)],
             )
         weighs = [any(phase.weights[number] for phase in self.course.phases) for number in self._numbers]
         for dataset, name, weight in zip(self.datasets, names, weighs, strict=True):

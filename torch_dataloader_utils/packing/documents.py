@@ -179,7 +179,7 @@ def _gathered(column: Ragged, pad: Any, sequences: Sequences, scratch: Scratch) 
     return values.reshape(len(sequences), sequences.capacity)
 
 
-class Packer(Protocol):
+class DocumentPacker(Protocol):
     """Makes blocks of sequences, or of their tokens, of documents that are read together."""
 
     @property
@@ -205,7 +205,7 @@ class PackedReader:
         packing: packs them.
     """
 
-    def __init__(self, reader: PieceReader, packing: Packer) -> None:
+    def __init__(self, reader: PieceReader, packing: DocumentPacker) -> None:
         self._reader = reader
         self._packing = packing
         self._memory = Workspace()

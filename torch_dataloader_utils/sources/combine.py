@@ -14,7 +14,8 @@ from torch_dataloader_utils.distributed.peers import job_peers
 from torch_dataloader_utils.errors import OptionError, use
 from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import MixOptions, Options, mask_key, progress_of
-from torch_dataloader_utils.options.clashes import MERGED_BY_WEIGHT, MIXED_SHARDS, RESIZES, WEIGHTED, Half, check_part
+from torch_dataloader_utils.options.clash import Half
+from torch_dataloader_utils.options.clashes import MERGED_BY_WEIGHT, MIXED_SHARDS, RESIZES, WEIGHTED, check_part
 from torch_dataloader_utils.options.mix import weights_of
 from torch_dataloader_utils.options.weights import WeightTree
 from torch_dataloader_utils.planning.parts import Part
