@@ -119,6 +119,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "mixing/rows:_apportioned",
         "mixing/rows:check_laps",
         "mixing/rows:epoch_rows",
+        "mixing/streams:check",
         "options/keywords:_known",
         "options/parts:parse_part",
         "plan_page/page:_check_place",

@@ -27,6 +27,7 @@ from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
 from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.metrics.fill import FillLog
 from torch_dataloader_utils.metrics.meter import Meter, PassClock, PassTotals
 from torch_dataloader_utils.metrics.verdict import Reading, VerdictLog
 from torch_dataloader_utils.model import Unit
@@ -96,6 +97,7 @@ class Passes:
         self.verdicts = VerdictLog(self.meter, reading_of(source, options, worker))
         self.hooks.add(self.meter.add)
         self.hooks.add(self.verdicts.log)
+        self.hooks.add(FillLog())
         self._next_source: Source | None = None  # what is read from the next epoch on
         self._next_epoch = 0
         self._explicit = False

@@ -24,7 +24,7 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
-_SAID = ("snapshot", "follow", "replay", "subset", "mix")  # texts, each shown if there is something to say
+_SAID = ("snapshot", "follow", "replay", "subset", "transform", "mix")  # texts, each shown if there is something to say
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Description:
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
         mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
+        transform: what becomes of rows for which it fails, and whether it draws, of each dataset; "" for errors alone.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
@@ -111,6 +112,7 @@ class Description:
     replay: str
     skipped: tuple[SkippedFile, ...]
     subset: str
+    transform: str
     mix: str
     packing: str
     uncounted: str

@@ -78,7 +78,7 @@ FILESYSTEM = Half("filesystem", "`filesystem`", lambda options: options.read.fil
 FOLLOW = Half("follow", "`follow=True`", lambda options: options.follow.follows, "follow=True")
 
 PACK = Half("pack", "`pack`", lambda options: options.pack.pack is not None, "pack")
-NO_PACK = Half("pack", "no `pack`", lambda options: options.pack.pack is None and not options.part)
+NO_PACK = Half("pack", "no `pack`", lambda options: options.pack.pack is None and not options.part_is_packed)
 WRAP = Half("pack", '`Pack(method="wrap")`', lambda options: options.pack.wraps, "Pack(method='wrap')")
 BEST_FIT = Half("pack", "`pack` by best fit", lambda options: options.pack.pack is not None and not options.pack.wraps)
 CUT_OFF = Half(
@@ -323,6 +323,12 @@ def _weights_of(options: Options) -> Example:
     return Example("weights", [1] * max(options.datasets, 1))
 
 
+def _length_in_tokens(options: Options) -> list[Remedy]:
+    weighs = not options.streams or options.mix.weights is not None
+    weights: dict[str, Any] = {} if weighs else {"weights": _weights_of(options)}
+    return [use(tokens_per_epoch=_TOKENS, without=["rows_per_epoch"], **weights)]
+
+
 def _other_length(options: Options) -> list[Remedy]:
     names = [half.keyword for half in (STOP, REPEAT) if half.holds(options)]
     if not TOKENS_PER_EPOCH.holds(options):
@@ -468,7 +474,8 @@ CLASHES = (
         beside=NO_PACK,
         why="rows that are left out become empty lists, which only pack leaves out",
         told="{half} with {beside}: {why}.",
-        ways=[use(pack=_LENGTH), leave_out("transform")],
+        also=lambda options: "; give pack to combine" if options.part else "",
+        ways=lambda options: [*([] if options.part else [use(pack=_LENGTH)]), leave_out("transform")],
     ),
     Clash(
         halves=(COUNT_ROWS,),
@@ -611,7 +618,7 @@ CLASHES = (
         halves=(ROWS_PER_EPOCH,),
         beside=MADE,
         why="an epoch has a number of tokens",
-        ways=[use(tokens_per_epoch=_TOKENS, without=["rows_per_epoch"])],
+        ways=_length_in_tokens,
     ),
     Clash(
         halves=(TOKENS_PER_EPOCH,),

@@ -44,6 +44,7 @@ class Options:
     Attributes:
         datasets: how many a combination has, with those of the combinations within it; 0: they are of none.
         part: what messages call the part of a combination that they are of; "" if they are of none.
+        part_is_packed: whether the combination of which it is a part packs documents.
         part_skips: whether a transform of a part of a combination may fail for rows.
         features: what they change of the loader.
         keywords: those that were given, for another loader with some of them replaced; copies have none.
@@ -63,6 +64,7 @@ class Options:
     mix: MixOptions = field(default_factory=MixOptions)
     datasets: int = 0
     part: str = ""
+    part_is_packed: bool = False
     part_skips: bool = False
     features: Features = field(default_factory=Features, compare=False)  # made of the others
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -81,6 +81,7 @@ def parse_part(
         batch=replace(part.batch, output_format=whole.batch.output_format),
         worker=whole.worker,
         part=label,
+        part_is_packed=whole.pack.pack is not None,
     )
     check_together(part)
     return part

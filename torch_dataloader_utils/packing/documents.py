@@ -16,9 +16,9 @@ import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import Pack
+from torch_dataloader_utils.options.packing import IGNORED, Pack
 from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, starts_of
 from torch_dataloader_utils.packing.sequences import Sequences, side_by_side
 from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels
@@ -39,6 +39,7 @@ class DocumentPacking:
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
+        names: of the datasets, by which tokens are counted, if a sequence is of one; else empty.
     """
 
     pads: Mapping[str, Any]
@@ -48,6 +49,7 @@ class DocumentPacking:
     sequences: int
     valid_key: str | None = None
     source_key: str | None = None
+    names: tuple[str | int, ...] = ()
     keyword: ClassVar[str] = "pack"
 
     @property
@@ -67,13 +69,14 @@ class DocumentPacking:
         """A reader of sequences, by this reader of documents."""
         return PackedReader(reader, self)
 
-    def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
+    def packed(self, block: Block, order: Array | None, memory: Workspace, part: int = 0) -> Block:
         """The documents of a block, packed in fresh memory; a row of the result is a sequence.
 
         Args:
             block: the documents.
             order: their numbers in the order of the stream; None for that of the block.
             memory: of the reader.
+            part: the number of the dataset of all of them, if they are of one.
 
         Raises:
             SchemaMismatchError: a document's columns have different lengths, or one side of a pair is empty.
@@ -89,11 +92,23 @@ class DocumentPacking:
         packed: dict[str, Column] = {}
         for side, sequences in zip(self.sides, layouts, strict=True):
             packed.update(self._columns(side, columns, sequences, memory))
+        self._count(layouts, packed, part)
         return Block.of_columns(len(layouts[0]), packed)
 
     def rest(self, block: Block) -> Block:
         """What is left of a begun block: its sequences stay as they are."""
         return block
+
+    def _count(self, layouts: Sequence[Sequences], packed: Mapping[str, Column], part: int) -> None:
+        """Record the tokens of sequences that were packed."""
+        shape = len(layouts[0]), self.pack.length
+        tokens = shape[0] * shape[1] * len(layouts)
+        labels = [packed[side.labels] for side in self.sides if side.labels is not None]
+        arrays = [column.array for column in labels if isinstance(column, Dense)]
+        trained = sum(int(np.count_nonzero(array != IGNORED)) for array in arrays) if arrays else None
+        real = tokens - sum(sequences.padding for sequences in layouts)
+        source = self.names[part] if self.names else None
+        recorder().count_tokens(PackedTokens(source, shape[0], tokens, real, trained))
 
     def _check_long(self, longest: Array) -> None:
         """Check that documents are not too long, if that is an error; of pairs, these are the longer sides."""
@@ -190,7 +205,7 @@ class DocumentPacker(Protocol):
     def source_key(self) -> str | None:
         """The key of the dataset of each, or None."""
 
-    def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
+    def packed(self, block: Block, order: Array | None, memory: Workspace, part: int = 0) -> Block:
         """Those of the documents of a block, in this order."""
 
     def rest(self, block: Block) -> Block:
@@ -240,7 +255,7 @@ class PackedReader:
             order = _order_of(pieces, spans)
             order = None if order is None else documents.present(order)
             recorder().enter("convert")
-            return self._packing.packed(documents, order, self._memory)
+            return self._packing.packed(documents, order, self._memory, split_of(splits[0]).file.part)
 
     def _left(self, begun: Piece, epoch: int) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""

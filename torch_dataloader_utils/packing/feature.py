@@ -110,7 +110,8 @@ class BestFit(Packing):
         pack, group = self.pack, options.pack
         valid_key, sides, pads = _checked(pack, source.scan, keys, options)
         _check_source_key(self.source_key, sides, valid_key)
-        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key, self.source_key)
+        names = _names(source, options)
+        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key, self.source_key, names)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -169,7 +170,7 @@ class Wrap(Packing):
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
         _check_source_key(self.source_key, [side], valid_key)
-        stage = Wrapping(side, valid_key, self.source_key, _splits_of_draws(source.scan))
+        stage = Wrapping(side, valid_key, self.source_key, _names(source, options), _splits_of_draws(source.scan))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -213,7 +214,7 @@ class UncountedWrap(Packing):
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
         _check_source_key(self.source_key, [side], valid_key)
-        stage = UncountedWrapping(side, valid_key, self.source_key)
+        stage = UncountedWrapping(side, valid_key, self.source_key, _names(source, options))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -235,6 +236,14 @@ def packing(options: Options) -> Packing | None:
     if options.pack.wraps:
         return Wrap(pack, _valid_key(options), options.mix.source_key)
     return BestFit(pack, _valid_key(options), options.mix.source_key)
+
+
+def _names(source: Source, options: Options) -> tuple[str | int, ...]:
+    """The names of datasets, or their numbers, if a sequence is of one of several; else nothing."""
+    scan = source.scan
+    if not (isinstance(scan, CombinedScan) and options.mixes_rows):
+        return ()
+    return scan.names or tuple(range(len(scan.scans)))
 
 
 def _check_source_key(source_key: str | None, sides: Sequence[PackedSide], valid_key: str | None) -> None:

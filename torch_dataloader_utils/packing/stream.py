@@ -17,7 +17,7 @@ import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.options.packing import DOCUMENTS
 from torch_dataloader_utils.packing.documents import document_lengths
@@ -39,11 +39,13 @@ class WrappedStage:
         side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
+        names: of the datasets, by which tokens are counted, if a sequence is of one; else empty.
     """
 
     side: PackedSide
     valid_key: str | None = None
     source_key: str | None = None
+    names: tuple[str | int, ...] = ()
     keyword: ClassVar[str] = "pack"
 
     @property
@@ -115,6 +117,9 @@ class TokenReader:
         if self._wrapping.source_key is not None:  # a task is of one dataset
             part = np.full(block.rows, split_of(pieces[0]).file.part, np.int32)
             block = Block.of_columns(block.rows, {**(block.columns or {}), self._wrapping.source_key: Dense(part)})
+        names, rows = self._wrapping.names, block.rows
+        source = names[split_of(pieces[0]).file.part] if names else None
+        recorder().count_tokens(PackedTokens(source, rows, rows, 0 if task.pad else rows))
         return block.marked(self._wrapping.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
+from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.options.packing import DOCUMENTS
 from torch_dataloader_utils.packing.documents import PackedReader, Workspace, document_lengths
@@ -26,13 +27,14 @@ class UncountedWrapping(WrappedStage):
         """A reader of tokens, by this reader of documents."""
         return PackedReader(reader, self)
 
-    def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
+    def packed(self, block: Block, order: Array | None, memory: Workspace, part: int = 0) -> Block:
         """The tokens of a block's documents, one after another.
 
         Args:
             block: the documents.
             order: their numbers in the order of the stream; None for that of the block.
             memory: of the reader.
+            part: the number of their dataset.
 
         Raises:
             SchemaMismatchError: a document's columns have different lengths.
@@ -44,7 +46,9 @@ class UncountedWrapping(WrappedStage):
             column = given[key] if order is None else given[key].take(order)
             columns[key] = Dense(column.values[column.offsets[0] : column.offsets[-1]])
         lengths = lengths if order is None else lengths[order]
-        begins = np.zeros(int(lengths.sum()), np.bool_)
+        count = int(lengths.sum())
+        recorder().count_tokens(PackedTokens(self.names[part] if self.names else None, count, count, count))
+        begins = np.zeros(count, np.bool_)
         begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         return Block.of_columns(len(begins), {**columns, DOCUMENTS: Dense(begins)})
 
