@@ -299,7 +299,7 @@ def combine(
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
         rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
-        tokens_per_epoch: with pack or batch_tokens: the tokens of an epoch, in whole steps of all ranks, instead of stop.
+        tokens_per_epoch: with pack or batch_tokens: the tokens of an epoch, in whole steps, instead of stop.
         batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
         source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
         columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from time import perf_counter
 
 from torch_dataloader_utils.errors import EmptyDatasetError
@@ -70,17 +69,21 @@ class PooledDriver:
         open_driver: Callable[[Sequence[Sequence[Task]]], Driver],
         shards: Sequence[Sequence[Task]],
         workers: int,
-        needed: Sequence[Iterable[float]] = (),
+        needed: Sequence[Sequence[float]] = (),
     ) -> None:
-        needed = needed or [_side_by_side(shard) for shard in shards]
-        self._owners: list[deque[int]] = [deque() for _ in range(workers)]
         self._early: list[deque[Block]] = [deque() for _ in shards]
-        merged = (
-            _merged(shards, range(worker, len(shards), workers), needed, owners)
-            for worker, owners in enumerate(self._owners)
-        )
-        endless = any(isinstance(shard, TaskStream) for shard in shards)
-        self._driver = open_driver([TaskStream(tasks) if endless else list(tasks) for tasks in merged])
+        self._given, self._taken = [0] * len(shards), [0] * len(shards)
+        of_workers = [range(worker, len(shards), workers) for worker in range(workers)]
+        self._owners: list[deque[int]] = [deque() for _ in of_workers]
+        tasks: list[Sequence[Task]]
+        if any(isinstance(shard, TaskStream) for shard in shards):
+            tasks = [TaskStream(self._in_turn(shards, *each)) for each in zip(of_workers, self._owners, strict=True)]
+        else:
+            needed = needed or [_side_by_side(shard) for shard in shards]
+            merged = [_merged(shards, numbers, needed) for numbers in of_workers]
+            self._owners = [deque(shard for shard, _ in some) for some in merged]
+            tasks = [[task for _, task in some] for some in merged]
+        self._driver = open_driver(tasks)
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
@@ -90,7 +93,18 @@ class PooledDriver:
             if block is None:
                 return None
             self._early[self._owners[worker].popleft()].append(block)
+        self._taken[shard] += 1
         return self._early[shard].popleft()
+
+    def _in_turn(self, shards: Sequence[Sequence[Task]], numbers: Sequence[int], owners: deque[int]) -> Iterator[Task]:
+        """The tasks of shards without end, of which it is not known when they are needed: as they are taken."""
+        read = [shard for shard in numbers if len(shards[shard])]
+        while read:
+            shard = min(read, key=lambda shard: self._given[shard] - self._taken[shard])
+            task = shards[shard][self._given[shard]]
+            self._given[shard] += 1
+            owners.append(shard)
+            yield task
 
     def stop(self) -> None:
         """Stop reading: a thread that waits for a block gets an error."""
@@ -110,13 +124,11 @@ def _side_by_side(tasks: Sequence[Task]) -> list[float]:
 
 
 def _merged(
-    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Iterable[float]], owners: deque[int]
-) -> Iterator[Task]:
-    """The tasks of these shards, ordered by when each is needed; the shard of each is added to `owners`."""
-    of_each = (zip(needed[shard], repeat(shard), shards[shard], strict=False) for shard in numbers)
-    for _, shard, task in heapq.merge(*of_each, key=lambda item: item[:2]):
-        owners.append(shard)
-        yield task
+    shards: Sequence[Sequence[Task]], numbers: Sequence[int], needed: Sequence[Sequence[float]]
+) -> list[tuple[int, Task]]:
+    """The tasks of these shards as (shard, task), ordered by when each is needed."""
+    turns = [(when, shard, task) for shard in numbers for when, task in zip(needed[shard], shards[shard], strict=True)]
+    return [(shard, task) for _, shard, task in sorted(turns, key=lambda item: item[:2])]
 
 
 # Laps: shards that have ended start again, for passes with a fixed number of steps.
@@ -226,11 +238,6 @@ class EndlessDriver:
             self._taken[shard] += 1
             self._rows[shard] |= block.rows > 0
         return block
-
-
-def needed_by_share(tasks: Iterable[Task], share: float) -> Iterator[float]:
-    """When tasks of a shard without end are needed, if bytes of all shards become as many rows."""
-    return accumulate((task.size_bytes / share for task in tasks), initial=0.0)
 
 
 # Reports the blocks that a pass takes from any driver.

@@ -31,6 +31,7 @@ from torch_dataloader_utils.executors.parcels import Parcel
 from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, importing, worker_name
 from torch_dataloader_utils.executors.signals import held_back
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
+from torch_dataloader_utils.executors.task_stream import TaskStream
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.file_limit import remedy
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
@@ -488,7 +489,8 @@ def _parcel(open_reader: OpenReader) -> Parcel | None:
         return None
 
 
-_SENT = 1024  # tasks that a worker is sent at a time
+# Tasks that a worker is sent at a time; of those without end few, as it shows while they are taken which come next.
+_SENT, _SENT_OF_STREAMS = 1024, 16
 
 
 class ProcessDriver:
@@ -521,8 +523,12 @@ class ProcessDriver:
     def _send(self, shard: int, kind: str) -> None:
         """Send the shard's worker its next tasks: of those without end, some."""
         first = self._sent[shard]
-        self._sent[shard] = last = min(first + _SENT, len(self._tasks[shard]))
+        self._sent[shard] = last = min(first + self._most(shard), len(self._tasks[shard]))
         self._pool.send_tasks(shard, self._number, self._tasks[shard][first:last], self._files, kind)
+
+    def _most(self, shard: int) -> int:
+        """How many tasks the shard's worker is sent at a time."""
+        return _SENT_OF_STREAMS if isinstance(self._tasks[shard], TaskStream) else _SENT
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
@@ -535,7 +541,8 @@ class ProcessDriver:
         member.report_free(0 if held is None else 1, held or 0)
         if self._taken[shard] == len(self._tasks[shard]):
             return None
-        if self._sent[shard] - self._taken[shard] < min(_SENT // 2, len(self._tasks[shard]) - self._taken[shard]):
+        left = len(self._tasks[shard]) - self._taken[shard]
+        if self._sent[shard] - self._taken[shard] < min(self._most(shard) // 2, left):
             self._send(shard, "more")
         deadline = time.monotonic() + self._timeout if self._timeout else None
         outcome = member.receive(self._number, deadline, lambda: self._stopped)

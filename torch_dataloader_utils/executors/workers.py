@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -45,7 +45,7 @@ class Workers:
         self,
         tasks: Sequence[Sequence[Task]],
         at_once: bool = True,
-        needed: Sequence[Iterable[float]] = (),
+        needed: Sequence[Sequence[float]] = (),
     ) -> Driver:
         """A driver of these tasks, by shard.
 

@@ -17,7 +17,7 @@ from torch_dataloader_utils.batching.sent import on_current_stream, prefetched
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor, rows_after
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.events import BlockEvent
-from torch_dataloader_utils.executors.drivers import EndlessDriver, LapDriver, ReportedDriver, needed_by_share
+from torch_dataloader_utils.executors.drivers import EndlessDriver, LapDriver, ReportedDriver
 from torch_dataloader_utils.executors.task_stream import LapStream
 from torch_dataloader_utils.executors.workers import Workers
 from torch_dataloader_utils.iteration.failures import kept
@@ -318,8 +318,7 @@ class Pass:
         """A driver of shards without end; of those of which nothing is needed, nothing is read."""
         pairs = list(zip(self._streams, schedule.endless, strict=True))
         tasks = [stream if shard.share else () for stream, shard in pairs]
-        needed = [needed_by_share(stream, shard.share) if shard.share else () for stream, shard in pairs]
-        driver = self._workers.open(tasks, needed=needed)
+        driver = self._workers.open(tasks)
         units = self._plan_of(0).unit.plural
         return EndlessDriver(driver, self._streams, schedule.endless, starts, units)
 

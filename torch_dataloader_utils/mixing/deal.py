@@ -219,7 +219,22 @@ class Schedule:
             return self.deal.taken(np.arange(first, last + 1))
         mark = first // _MARK
         rows = self.deal.of_rank(self.rank, mark * _MARK, last)
-        return np.cumsum(np.concatenate([self._marks[mark : mark + 1], rows]), axis=0)[first - mark * _MARK :]
+        return np.cumsum(np.concatenate([self._mark(mark), rows]), axis=0)[first - mark * _MARK :]
+
+    def _mark(self, number: int) -> I64:
+        """One of the marks, int64 [1, sources]; an epoch without end may have very many, of which few are needed."""
+        if not self.endless:
+            return self._marks[number : number + 1]
+        while len(self._some_marks) <= number:
+            at = (len(self._some_marks) - 1) * _MARK
+            rows = self.deal.of_rank(self.rank, at, at + _MARK).sum(axis=0)
+            self._some_marks.append(self._some_marks[-1] + rows)
+        return self._some_marks[number][None]
+
+    @cached_property
+    def _some_marks(self) -> list[I64]:
+        """The first marks."""
+        return [np.zeros(len(self.of_each), np.int64)]
 
     @cached_property
     def _marks(self) -> I64:

@@ -92,9 +92,9 @@ class MixStreams:
     def schedule(self, rank: int) -> Schedule:
         """The units of each dataset in the batches of a rank."""
         if rank not in self._schedules:
-            of_each = self._deal.draws[:, rank].tolist()
+            most = (self._deal.steps * self._deal.batch_rows,) * len(self.datasets)
             self._schedules[rank] = Schedule(
-                self._deal, rank, tuple(of_each), unit_rows=self.options.unit_rows, endless=self._endless
+                self._deal, rank, most, unit_rows=self.options.unit_rows, endless=self._endless
             )
         return self._schedules[rank]
 
