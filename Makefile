@@ -18,7 +18,7 @@ QUICK := $(wildcard $(addprefix tests/,batching convert filters formats kernels 
 # Each test process begins with files of its own, so that what a file or the run starts (a server, a launcher) starts once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=40
 
-.PHONY: help bench bench-guard bench-quick demo quick test check docs horovod browser lock audit clean
+.PHONY: help rooms bench bench-guard bench-quick demo quick test check docs horovod browser lock audit clean
 
 help:
 	@sed -n '1,5s/^# \{0,1\}//p' Makefile
@@ -33,6 +33,10 @@ demo: .venv/demo
 quick: .venv/test
 	$(PYTEST) -m "not slow" $(QUICK)
 	@echo "quick: OK"
+
+# For workflows, which install by themselves.
+rooms:
+	@echo $(QUICK)
 
 # Where CI is set, the launchers' frameworks too, some 600 MB to download, and Playwright.
 test: .venv/test-stores $(if $(CI),.venv/test-launchers .venv/test-browser)

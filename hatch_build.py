@@ -18,7 +18,7 @@ KERNELS = "torch_dataloader_utils/kernels"
 # that are rounded together have other bits than numpy's.
 FLAGS = (
     *("-std=c99", "-O3", "-fno-strict-aliasing", "-ffp-contract=off", "-Werror=implicit-function-declaration"),
-    *("-shared", "-fPIC"),
+    *("-shared", "-fPIC", "-s"),
 )
 
 
@@ -26,17 +26,22 @@ class CompiledKernels(BuildHookInterface[Any]):
     """Puts each library beside its source, for a wheel and for an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the libraries, and tag the wheel by the machine that it runs on."""
-        folder = Path(self.root, KERNELS)
+        """Compile the libraries, and tag the wheel by the machine that it runs on.
+
+        `WHEEL_PLATFORM` names another one, for which `CC` compiles: such a wheel has all libraries, or is not built.
+        """
+        folder, platform = Path(self.root, KERNELS), os.environ.get("WHEEL_PLATFORM")
         for source, library in runpy.run_path(str(folder / "library.py"))["paths"]().items():
             if problem := compiled(source, library):
+                if platform:
+                    raise RuntimeError(f"{source.name} was not compiled for {platform}: {problem}")
                 self.app.display_warning(f"{source.name} was not compiled, so the package is slower: {problem}")
                 continue
             for old in set(folder.glob(f"{source.stem}-*.library*")) - {library, digest_of(library)}:
                 old.unlink()
             build_data["artifacts"] += [f"{KERNELS}/{library.name}", f"{KERNELS}/{digest_of(library).name}"]
             build_data["pure_python"] = False
-            build_data["tag"] = f"py3-none-{next(sys_tags()).platform}"
+            build_data["tag"] = f"py3-none-{platform or next(sys_tags()).platform}"
 
 
 def digest_of(library: Path) -> Path:

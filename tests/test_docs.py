@@ -119,7 +119,7 @@ def table_rows(page: str) -> list[list[str]]:
 
 def test_install_page_lists_each_extra_for_users():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    ours = {"demo", "test", "test-stores", "test-launchers", "test-browser", "docs", "dev"}
+    ours = {"demo", "test", "test-stores", "test-launchers", "test-browser", "docs", "release", "dev"}
     assert {row[0] for row in table_rows("cookbook/install.md")} == set(extras) - ours
 
 

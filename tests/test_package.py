@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
@@ -116,7 +117,7 @@ print([name for name in ("pandas", "numpy.ma") if name in sys.modules])
 
 
 def test_version_is_that_of_the_metadata():
-    assert torch_dataloader_utils.__version__ == metadata.version("torch-dataloader-utils") == PROJECT["version"]
+    assert torch_dataloader_utils.__version__ == metadata.version("torch-dataloader-utils")
 
 
 def test_types_are_shipped():
@@ -151,10 +152,35 @@ def test_a_wheel_holds_the_library_if_it_can_be_compiled(compiler, tmp_path, mon
         assert (f"{source.name} was not compiled, so the package is slower" in told) is not found
 
 
+@pytest.mark.parametrize("compiler", ["cc", "no-such-compiler"])
+def test_a_wheel_for_a_named_platform_has_all_libraries_or_is_not_built(compiler, tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("WHEEL_PLATFORM", "manylinux_2_28_x86_64")
+    build = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    if shutil.which(compiler) is None:
+        with pytest.raises(RuntimeError, match=r"buckets\.c was not compiled for manylinux_2_28_x86_64: there is no C"):
+            next(build)
+        return
+    wheel = next(build)
+    assert wheel.endswith("-py3-none-manylinux_2_28_x86_64.whl")
+    compiled = [name for name in ZipFile(wheel).namelist() if name.endswith(LIBRARY)]
+    assert len(compiled) == 2 * len(library.paths())
+
+
+def test_the_sdist_holds_what_builds_the_wheels_and_nothing_else(tmp_path):
+    (sdist,) = SdistBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with tarfile.open(sdist) as packed:
+        names = {name.split("/", 1)[1] for name in packed.getnames()}
+    beside = {name for name in names if not name.startswith("torch_dataloader_utils/")}
+    expected = ("CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "SECURITY.md", "hatch_build.py", "pyproject.toml")
+    assert beside == {*expected, ".gitignore"}
+    assert not [name for name in names if name.endswith((*LIBRARY, ".pyc"))]
+
+
 def test_extras():
     assert set(PROJECT["optional-dependencies"]) == {
         *("remote", "s3", "gcs", "azure", "http", "cache", "iceberg", "delta", "hf"),
-        *("cli", "demo", "progress", "pandas", "polars", "images", "text", "docs", "dev"),
+        *("cli", "demo", "progress", "pandas", "polars", "images", "text", "docs", "release", "dev"),
         *("test", "test-stores", "test-launchers", "test-browser"),
     }
 

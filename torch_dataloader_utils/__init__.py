@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.loader.batch_types import Batch
     from torch_dataloader_utils.loader.description import Description
     from torch_dataloader_utils.loader.loader import StructuredLoader
+    from torch_dataloader_utils.loader.named_rows import named_rows
     from torch_dataloader_utils.model import (
         DataFile,
         DataFileInfo,
@@ -163,6 +164,7 @@ _HOMES = {
     "distribute_shards": "iterables",
     "merge_gen_kwargs": "iterables",
     "merge_state_dicts": "checkpoint.state_dict",
+    "named_rows": "loader.named_rows",
     "number_of_shards": "iterables",
     "register_format": "formats.registry",
     "register_policy": "planning.sharding",
@@ -261,6 +263,7 @@ __all__ = [
     "distribute_shards",
     "merge_gen_kwargs",
     "merge_state_dicts",
+    "named_rows",
     "number_of_shards",
     "register_format",
     "register_policy",

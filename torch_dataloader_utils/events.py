@@ -22,6 +22,8 @@ Count: TypeAlias = Literal[
     "retries",
     "cache_hits",
     "cache_misses",
+    "cache_hit_bytes",
+    "cache_miss_bytes",
     "skipped_lines",
     "bytes_decoded",
     "bytes_by_pyarrow",
@@ -94,7 +96,9 @@ class Work:
         requests: requests to remote stores for ranges of bytes.
         retries: the number of these requests, or of those that open a file, that were repeated after a failure.
         cache_hits: blocks of bytes found in `cache=`.
-        cache_misses: blocks of bytes fetched because they were not in `cache=`.
+        cache_misses: blocks of bytes of which some were fetched because they were not in `cache=`.
+        cache_hit_bytes: those of the bytes asked for that were in `cache=`.
+        cache_miss_bytes: those that were not.
         skipped_lines: bad lines left out by `on_bad_lines="skip"`.
         bytes_decoded: stored bytes of Parquet columns that the package's own decoder decoded.
         bytes_by_pyarrow: those that pyarrow decoded.
@@ -119,6 +123,8 @@ class Work:
     retries: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
+    cache_hit_bytes: int = 0
+    cache_miss_bytes: int = 0
     skipped_lines: int = 0
     bytes_decoded: int = 0
     bytes_by_pyarrow: int = 0

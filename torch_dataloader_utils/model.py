@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from torch_dataloader_utils.redaction import safe_repr
 from torch_dataloader_utils.rows import Rows as Rows
@@ -137,6 +138,19 @@ class FileLayout:
         return (*(segment.first_row for segment in self.segments), last.first_row + (last.rows or 0))
 
 
+class RowDraws(Protocol):
+    """How often the live rows of a file are drawn in an epoch, whose plans count the rows that are drawn; picklable."""
+
+    def count(self, place: int) -> int:
+        """The number of live rows of a segment, by its index in the file's layout."""
+
+    def rows(self, place: int) -> npt.NDArray[np.int64]:
+        """The live rows of a segment, each as often as it is drawn, ascending, int64 [draws]."""
+
+    def shares(self, place: int) -> npt.NDArray[np.float32]:
+        """How often each live row of a segment is drawn on average over epochs, float32 [rows]."""
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A file of a source: what strategies see of it, its layout, and the values of its partition columns."""
@@ -145,6 +159,7 @@ class DataFile:
     layout: FileLayout
     partition: tuple[tuple[str, Any], ...] = ()
     name_hash: int = 0  # of its name; set if copies of its rows are drawn, or their places are read
+    draws: RowDraws | None = field(default=None, repr=False, compare=False)  # of an epoch; None: each row once
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,17 +43,18 @@ class Planner:
         EmptyDatasetError: `even` without a row.
     """
 
-    def __init__(self, source: Source, options: Options) -> None:
+    def __init__(self, source: Source, options: Options, said: PlanWarnings | None = None) -> None:
         self._source = source
         self._options = options
-        self.warn = PlanWarnings(options, self._own_rank)
-        self._last_plan: Plan | None = None
+        self.warn = said or PlanWarnings(options, self._own_rank)
+        self._last_source: tuple[int, Source] | None = None
+        self._last_plan: tuple[int, Plan] | None = None
         self._last_rest: tuple[tuple[PlanOptions, int, tuple[Phase, ...]], Plan] | None = None
         shard = options.shard
         strategy = options.split.split_strategy
         self._generate = strategy if hasattr(strategy, "generate") else None
         if self._generate is None:
-            first = self._plan(shard.num_ranks or 1, None)
+            first = self._plan(0, shard.num_ranks or 1, None)
             if shard.num_ranks is not None:
                 self.warn.of_shares(first, 0, "construction")
 
@@ -112,9 +113,17 @@ class Planner:
         steps = self._options.shard.steps_per_epoch
         return plan if steps is None else plan.ending_after(steps)
 
-    def plan_of_all_ranks(self) -> Plan | None:
-        """The plan of the ranks that show by now; None where a strategy generates the shards of one."""
-        return None if self._generate is not None else self._plan(self.known_world.num_ranks, None)
+    def plan_of_all_ranks(self, epoch: int) -> Plan | None:
+        """The plan of an epoch of the ranks that show by now; None where a strategy generates the shards of one."""
+        return None if self._generate is not None else self._plan(epoch, self.known_world.num_ranks, None)
+
+    def source(self, epoch: int) -> Source:
+        """What an epoch reads."""
+        if self._source.weights is None:
+            return self._source
+        if self._last_source is None or self._last_source[0] != epoch:
+            self._last_source = epoch, self._source.in_epoch(epoch)
+        return self._last_source[1]
 
     def steps(self, epoch: int, rank: int, num_shards: int | None = None, past: tuple[Phase, ...] = ()) -> int | None:
         """The steps of `rank_plan`, from counts alone: no pieces are created."""
@@ -142,12 +151,12 @@ class Planner:
 
     def given_rows(self, plan: RankPlan) -> int:
         """The rows (or tokens) of a rank's share in an epoch, with those beyond its whole sequences and batches."""
-        return total_rows(self._plan(self.world.num_ranks, None).share_of(plan.epoch, plan.rank))
+        return total_rows(self._plan(plan.epoch, self.world.num_ranks, None).share_of(plan.epoch, plan.rank))
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
         """Warn if ranks of a running job have no rows, or different numbers of steps."""
         if self._generate is None and self.has_peers:
-            self.warn.of_shares(self._plan(self.world.num_ranks, None), epoch, "iteration")
+            self.warn.of_shares(self._plan(epoch, self.world.num_ranks, None), epoch, "iteration")
 
     def report(self, epoch: int, position: int) -> RankReport:
         """What this rank is about to do, for comparison; `position` is a digest of its position in the epoch."""
@@ -169,6 +178,7 @@ class Planner:
             source.origin,
             source.subset,
             source.scan.mark,
+            *([] if source.weights is None else [source.weights.text]),
         )
         return digest(chain(lines, map(str, texts)))
 
@@ -180,26 +190,31 @@ class Planner:
         others = (self._options.shard.sync_every, self._source.exact, self._options.pack.text, self._source.buckets)
         return digest(map(str, (*parts, *others, self._options.features.saved())))
 
-    def _plan(self, num_ranks: int, num_shards: int | None) -> Plan:
+    def _plan(self, epoch: int, num_ranks: int, num_shards: int | None) -> Plan:
+        """The plan of an epoch; of all epochs, unless rows are drawn."""
         options = plan_options(self._options, num_shards)
-        kept, follows = self._last_plan, self._options.follow.follows
-        if kept is None or kept.options != options or kept.num_ranks != num_ranks:
-            of = self._source
-            kept = self._last_plan = Plan(
-                of.files,
-                of.splits,
-                options,
-                num_ranks,
-                of.exact,
-                of.parts,
-                grows=follows,
-                unit=of.unit,
-                features=self._options.features,
-            )
+        epoch = 0 if self._source.weights is None else epoch
+        of, kept = self._last_plan or (epoch, None)
+        if kept is None or of != epoch or kept.options != options or kept.num_ranks != num_ranks:
+            kept = self._new_plan(self.source(epoch), options, num_ranks)
+            self._last_plan = epoch, kept
         return kept
 
+    def _new_plan(self, of: Source, options: PlanOptions, num_ranks: int) -> Plan:
+        return Plan(
+            of.files,
+            of.splits,
+            options,
+            num_ranks,
+            of.exact,
+            of.parts,
+            grows=self._options.follow.follows,
+            unit=of.unit,
+            features=self._options.features,
+        )
+
     def _plan_of_rest(self, epoch: int, num_shards: int | None, past: tuple[Phase, ...]) -> Plan:
-        whole = self._plan(self.world.num_ranks, num_shards)
+        whole = self._plan(epoch, self.world.num_ranks, num_shards)
         if not past:
             return whole
         key = (whole.options, epoch, past)
@@ -208,7 +223,7 @@ class Planner:
         return self._last_rest[1]
 
     def _generated(self, epoch: int, rank: int, lap: int, num_shards: int | None) -> RankPlan:
-        source, options, num_ranks = self._source, plan_options(self._options, num_shards), self.world.num_ranks
+        source, options, num_ranks = self.source(epoch), plan_options(self._options, num_shards), self.world.num_ranks
         shards, all_on_each = call_generate(self._generate, source.files, options.num_shards, epoch, num_ranks, rank)
         if all_on_each:
             self.warn.of_strategy(type(self._generate).__name__, num_ranks)

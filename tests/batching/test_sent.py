@@ -82,8 +82,8 @@ def target() -> Iterator[ThreadTarget]:
     engine.close()
 
 
-KEYS = ["id", "vector", "items", "padded", "ends", "longest", "a", "b", "word", "dict"]
-ENTRIES = ["id", "vector", "items", "padded", "ends", "longest", "joined", "word", "dict"]
+KEYS = ["id", "vector", "items", "padded", "ends", "flat", "longest", "a", "b", "word", "dict"]
+ENTRIES = ["id", "vector", "items", "padded", "ends", "flat", "longest", "joined", "word", "dict"]
 JAGGED = {"joined": ["a", "b"]}
 ON_HOST = ("longest", "word", "dict")
 
@@ -100,7 +100,7 @@ def block(first: int, rows: int) -> Block:
     lists = {
         key: Ragged(values.copy(), offsets, layout)
         for key, layout in [
-            ("items", "ragged"), ("padded", Padding(-1, 3)), ("ends", "ends"), ("longest", "longest"),
+            ("items", "ragged"), ("padded", Padding(-1, 3)), ("ends", "ends"), ("flat", "flat"), ("longest", "longest"),
             ("a", "ragged"), ("b", "ragged"),
         ]
     }  # fmt: skip
@@ -160,11 +160,11 @@ def test_each_column_of_a_block_is_sent_once(target: ThreadTarget) -> None:
     form = SentForm(KEYS, JAGGED, target)
     batches = list(form.slices(block(0, 40), 2, 6, 6))
     assert len(batches) == 6
-    assert target.sent == 1 + 1 + 2 + 2 + 1 + 2  # id, vector, items, padded, ends, joined
+    assert target.sent == 1 + 1 + 2 + 2 + 1 + 1 + 2  # id, vector, items, padded, ends, flat, joined
     assert target.waits == []  # nobody waits before a batch is handed over
     for batch in on_current_stream(iter(batches)):
         assert list(batch) == ENTRIES
-    assert target.waits == [9]  # once for all batches of the block
+    assert target.waits == [10]  # once for all batches of the block
 
 
 def test_groups_of_views_share_the_copy_of_their_block(target: ThreadTarget) -> None:

@@ -78,7 +78,7 @@ def test_each_launcher_is_found_at_first_use_and_named(
 
 
 def test_alone_and_explicit_numbers(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve_world(None, None) == World(1, 0, "default: a single process")
+    assert resolve_world(None, None) == World(1, 0, "default: no launcher detected")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert resolve_world(None, None).num_ranks == 1
     set_all(monkeypatch, {"RANK": "7", "WORLD_SIZE": "nonsense"})

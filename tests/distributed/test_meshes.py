@@ -153,7 +153,7 @@ def test_ranks_forgotten_under_torchrun(data: str, tmp_path: Path) -> None:
     for rank, process in enumerate(found):
         assert process["before"] == [rank, 2, "RANK and WORLD_SIZE"]
         assert process["early"]["steps"] == 38  # 300 rows in one process
-        assert "there was one (from default: a single process)" in process["early"]["error"]
+        assert "there was one (from default: no launcher detected)" in process["early"]["error"]
         assert process["source"] == "torch.distributed"
         assert process["outranking"] == [rank, 2, "torch.distributed"]  # where RANK says something else
         assert sorted(process["workers of a mesh"]) == list(range(ROWS))

@@ -184,6 +184,14 @@ def tokenized(batch: Any) -> list[int]:
     return ids(batch)
 
 
+def named(batch: Any) -> list[int]:
+    """The rows of a batch, whose names are those of their places."""
+    real = batch.get("valid", slice(None))
+    assert batch["_file"][real].tolist() == [row // ROWS for row in ids(batch)]
+    assert batch["_pos"][real].tolist() == [row % ROWS for row in ids(batch)]
+    return ids(batch)
+
+
 FAILING = frozenset(range(0, ROWS * FILES, 11)) | {1, 2, 3, 4}  # rows for which a transform fails
 
 
@@ -225,8 +233,41 @@ SPARSE: dict[str, Any] = {"columns": ["id", "clicks", "views"], "jagged": {"spar
 IMAGES: dict[str, Any] = {"columns": ["id", "image"], "transform": DecodeImages("image", SIZE)}
 FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_errors=1.0)}
 LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
+NAMES: dict[str, Any] = {"metadata_columns": ["_file", "_pos"], "filters": LARGE, "count_rows": True}
 DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
+
+
+WEIGHT_OF = [row % 7 * (1 + row % 3) / 4 for row in EVERY]  # of each row, if they are drawn
+
+
+def weighted(rows_per_epoch: int | None = None, **options: Any) -> Callable[..., Any]:
+    """Makes loaders of the same rows, drawn by their weights; of those that filters leave."""
+
+    def make(path: str, **place: Any) -> Any:
+        loader = of_rows(**options)(path, **place)
+        kept = [WEIGHT_OF[row] for row in EVERY if "filters" not in options or row % 3]
+        loader.set_row_weights(kept, rows_per_epoch=rows_per_epoch)
+        return loader
+
+    return make
+
+
+def drawn(rows: int, which: Iterable[int]) -> Callable[[list[Seen]], None]:
+    """Each epoch has so many of these rows, each as often as its share is, rounded down or up, and not always so."""
+
+    def law(epochs: list[Seen]) -> None:
+        kept = set(which)
+        total = sum(WEIGHT_OF[row] for row in kept)
+        for seen in epochs:
+            assert seen.total() == rows
+            assert seen.keys() <= kept
+            for row in kept:
+                share = rows * WEIGHT_OF[row] / total
+                assert share - 1 < seen[row] < share + 1 or seen[row] == share
+        assert epochs[0] != epochs[1]
+
+    return law
 
 
 def one(law: Callable[[list[Seen]], None], held: Callable[[Any], list[Any]] = ids, **options: Any) -> Part:
@@ -257,8 +298,18 @@ OF_ONE = {
     "limit": one(each_once(range(43)), limit=43),
     "limit, padded": one(each_once(range(43)), limit=43, even="pad"),
     "class weights": one(copies, class_weights={"label": WEIGHTS}),
+    "row weights": Part(
+        write_rows,
+        weighted(37, filters=LARGE, count_rows=True, even="pad"),
+        drawn(37, [row for row in EVERY if row % 3]),
+        ids,
+    ),
+    "draws of drawn rows": Part(
+        write_rows, weighted(90, columns=["id"], **DRAWS), with_draws(drawn(90, EVERY)), drawn_rows
+    ),
     "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
     "jagged": one(each_once(EVERY), keyed, **SPARSE),
     "images": one(each_once(EVERY), decoded, **IMAGES),
     "tokens": one(each_once(EVERY), tokenized, **TOKENS),
+    "row names": one(each_once(row for row in EVERY if row % 3), named, **NAMES),
 }

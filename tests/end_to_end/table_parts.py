@@ -104,7 +104,15 @@ def write_delta(folder: Path) -> Path:
 
 
 def of_delta(folder: Path, **place: Any) -> Any:
-    return DeltaDataset.create_dataloader(str(folder), **OPTIONS, **place)[0]
+    names = ["_file", "_pos"]
+    return DeltaDataset.create_dataloader(str(folder), metadata_columns=names, **OPTIONS, **place)[0]
+
+
+def named_in_delta(batch: Any) -> list[int]:
+    """The rows of a batch, which have the numbers that they had before others were deleted."""
+    assert batch["_file"].tolist() == [row // 10 for row in ids(batch)]
+    assert batch["_pos"].tolist() == [row % 10 for row in ids(batch)]
+    return ids(batch)
 
 
 TABLES = {
@@ -118,5 +126,5 @@ TABLES = {
         refused=NEEDS_JOB,
         epoch=0,
     ),
-    "delta": Part(write_delta, of_delta, each_once(row for row in range(OLD) if row % 10 % 4), ids),
+    "delta": Part(write_delta, of_delta, each_once(row for row in range(OLD) if row % 10 % 4), named_in_delta),
 }

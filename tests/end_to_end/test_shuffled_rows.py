@@ -145,7 +145,7 @@ def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         epochs(path, [0, 1], split_rows=1000, shuffle=Shuffle(window_bytes="20kB"))
     (record,) = [record for record in caplog.records if "splits at a time" in record.message]
-    assert "the shuffle mixes the rows of 2 of 6 splits at a time" in record.message
+    assert "each shuffle window holds 2 of 6 splits" in record.message
     assert "Increase window_bytes" in record.message
     caplog.clear()
     with caplog.at_level(logging.WARNING):
@@ -160,7 +160,7 @@ def test_workers_that_read_few_splits_each_are_warned_about(tmp_path: Path, capl
     with caplog.at_level(logging.WARNING):
         epochs(path, [0, 1], split_rows=1000, num_workers=3)
     (record,) = [record for record in caplog.records if "splits at a time" in record.message]
-    assert "the shuffle mixes the rows of 2 of 6 splits at a time: each of the 3 workers" in record.message
+    assert "each shuffle window holds 2 of 6 splits: each of the 3 workers" in record.message
     assert "num_workers=None" in record.message
     caplog.clear()
     with caplog.at_level(logging.WARNING):

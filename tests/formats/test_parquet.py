@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.filters.arrow import as_expression
+from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.formats.registry import checked_options, format_named
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.schemas.columns import conform
@@ -384,3 +385,15 @@ def test_pruning_reads_no_file(tmp_path: Path) -> None:
     path.unlink()
     pruned = FORM.pruner(pc.field("a") < 5, schema)(layout, schema, {})
     assert [segment.number for segment in pruned.segments] == [0]
+
+
+def test_only_the_footers_parsed_last_are_kept_parsed(tmp_path):
+    pq.write_table(pa.table({"x": range(10)}), tmp_path / "x.parquet")
+    sink = pa.BufferOutputStream()
+    pq.read_metadata(tmp_path / "x.parquet").write_metadata_file(sink)
+    footers = [Footer(sink.getvalue().to_pybytes(), {}) for _ in range(200)]
+    for _ in range(2):
+        assert [footer.metadata.num_rows for footer in footers] == [10] * 200
+        assert [footer._parsed is not None for footer in footers] == [False] * 136 + [True] * 64
+    held = footers[-1].metadata
+    assert footers[-1].metadata is held

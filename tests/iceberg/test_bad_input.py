@@ -280,7 +280,7 @@ def test_options_of_files_are_refused_by_name(numbers: Table, name: str, value: 
 
 
 @pytest.mark.parametrize(
-    "given", [{"catalog_config": {"token": "t0ken"}}, {"snapshot_id": 1}, {"metadata_columns": ["_pos"]}]
+    "given", [{"catalog_config": {"token": "t0ken"}}, {"snapshot_id": 1}, {"scan_filter": "id > 1"}]
 )
 def test_options_of_tables_are_refused_for_files(tmp_path: Path, given: dict[str, Any]) -> None:
     message = error_of(lambda: StructuredDataset.create_dataloader(tmp_path, **given), UnknownOptionError)

@@ -70,7 +70,8 @@ def test_a_damaged_data_file_is_left_out_and_deletes_still_apply(tmp_path: Path,
         damage(data_path(file))
         _, dataset = opened(table, **options)
         assert [Path(skipped.path).name for skipped in dataset._source.skipped] == [data_path(file).name]
-        assert rows(table, **options).equals(whole.filter(pc.not_equal(whole["_file"], file)))
+        found, expected = rows(table, **options), whole.filter(pc.not_equal(whole["_file"], file))
+        assert found.to_pylist() == expected.to_pylist()
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -209,6 +209,7 @@ def test_a_library_that_is_built_again_stays_as_it_is(tmp_path: Path) -> None:
     assert states[0] == states[1]
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_a_library_without_its_functions_is_left_alone_with_a_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

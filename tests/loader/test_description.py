@@ -216,7 +216,7 @@ def test_one_huge_row_group_is_warned_about_once(tmp_path: Path, caplog: pytest.
     shown = dataset.describe()
     assert shown.idle_ranks == (1, 2, 3)
     assert [str(advice) for advice in shown.warnings] == [caplog.records[0].getMessage()]
-    assert "idle 3 ranks without rows: 1, 2, 3" in words(shown)
+    assert "idle 3 ranks have no rows: ranks 1, 2, 3" in words(shown)
     assert len(list(loader)) == 1
     assert len(caplog.records) == 1
 
@@ -225,7 +225,7 @@ def test_an_idle_rank_says_so_of_itself_once(tmp_path: Path, caplog: pytest.LogC
     pq.write_table(table(0, 40), tmp_path / "a.parquet")
     loader, dataset = StructuredDataset.create_dataloader(str(tmp_path), num_ranks=4, rank=1, nulls="mask")
     assert not caplog.records  # what concerns all ranks, the first one says
-    assert "idle 3 ranks without rows: 1, 2, 3" in words(dataset.describe())
+    assert "idle 3 ranks have no rows: ranks 1, 2, 3" in words(dataset.describe())
     assert list(loader) == list(loader) == []
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("epoch 0: rank 1 has no batch")
@@ -266,7 +266,7 @@ def test_the_windows_of_a_shuffle_are_described(folder: Path) -> None:
     assert small.batch_variance == pytest.approx(1 + 8 / 2 * (1 - 2 / 12))
     assert "2 of 12 splits (batch variance up to 4.33 times" in small.shuffle
     (problem,) = problems(small)
-    assert "mixes the rows of 2 of 12 splits at a time" in problem
+    assert "shuffle window holds 2 of 12 splits" in problem
     assert described(folder, shuffle="splits").shuffle_window is None
     assert problems(described(folder, shuffle="splits"))[0].startswith("the rows are sorted by 'x'")
 
@@ -281,7 +281,7 @@ def test_an_empty_dataset_says_so(folder: Path) -> None:
 def test_it_does_not_settle_how_many_ranks_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader, dataset = StructuredDataset.create_dataloader(str(folder), nulls="mask")
     shown = dataset.describe()
-    assert (shown.num_ranks, shown.ranks_from) == (1, "default: a single process")
+    assert (shown.num_ranks, shown.ranks_from) == (1, "default: no launcher detected")
     assert "rank" not in repr(loader) + repr(dataset)
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")

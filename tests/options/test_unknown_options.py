@@ -63,7 +63,7 @@ def error_of(name: str) -> str:
         ("streaming", "always streamed"),
         ("transforms", "use transform."),
         ("drop_remainder", "last_batch='drop'"),
-        ("drop_last", "torch's DataLoader: use last_batch='drop'"),
+        ("drop_last", "torch's DataLoader; use last_batch='drop'"),
         ("num_proc", "use num_workers."),
         ("buffer_size", "use shuffle_buffer_size."),
         ("packing", "use pack=2048, which packs documents"),

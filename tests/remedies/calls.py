@@ -144,6 +144,11 @@ def write_data(folder: Path) -> None:
     (folder / "text").write_text("no manifest")
     write_iceberg(folder)
     write_deltalake(folder / "delta", pa.table(few))
+    (folder / "numbered").mkdir()
+    pq.write_table(pa.table({"id": range(5), "_pos": range(5)}), folder / "numbered" / "part.parquet")
+    (folder / "long_lines").mkdir()
+    text = "".join(f'{{"id": {row}, "text": "{"x" * 60_000}"}}\n' for row in range(40))
+    (folder / "long_lines" / "part.jsonl").write_text(text)
     (folder / "lines").mkdir()
     (folder / "lines" / "part.jsonl").write_text("".join(f'{{"id": {row}}}\n' for row in range(40)))
 
@@ -494,6 +499,21 @@ CALLS: dict[str, Failing] = {
     ),
     "a metadata column among the columns": Failing(
         {"columns": ["id", "_file"]}, ColumnNotFoundError, call=read_iceberg, path="iceberg"
+    ),
+    "a name of rows among the columns": Failing({"columns": ["id", "_pos"]}, ColumnNotFoundError),
+    "the same, of Delta": Failing({"columns": ["_file"]}, ColumnNotFoundError, call=read_delta, path="delta"),
+    "a name of rows that files do not have": Failing({"metadata_columns": ["_pos", "_row_id"]}),
+    "a name of rows that Delta has not": Failing({"metadata_columns": ["_row_id"]}, call=read_delta, path="delta"),
+    "a name of rows that is a column": Failing({"metadata_columns": ["_file", "_pos"]}, path="numbered"),
+    "only a name of rows that is a column": Failing({"metadata_columns": ["_pos"]}, path="numbered"),
+    "numbers of rows of which some are skipped": Failing(
+        {"metadata_columns": ["_pos"], "format_options": {"on_bad_lines": "skip", "max_line_bytes": 100}}, path="lines"
+    ),
+    "numbers of rows in ranges of text": Failing(
+        {"metadata_columns": ["_file", "_pos"]}, CountsRequiredError, path="long_lines"
+    ),
+    "names of documents for a model": Failing(
+        {"metadata_columns": ["_file", "_pos"], "pack": Pack(16, keys="hf")}, path="tokens"
     ),
     "appended rows up to a deletion": Failing(
         {"appended": Appended(1)}, SnapshotError, call=read_iceberg, path="iceberg"

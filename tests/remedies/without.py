@@ -19,7 +19,9 @@ NOT_FOLLOWED: Mapping[str, str] = {
     "integrations/transformers:_steps_of": "only in a Trainer: tests/launchers",
     "iteration/foreign:check_device": "only with a GPU",
     "iteration/foreign:check_foreign": "torch passes on no more than the text of errors in its workers",
+    "sources/row_names:check_added": "only of a table of the user's own: tests/end_to_end/test_row_names.py",
     "mixing/feature:_check_counted": "of class_weights within a combination",
+    "row_weights/setting:check": "only of loader.set_row_weights: followed in tests/row_weights",
 }
 
 # Functions with errors that say what is to be done, but not as a change of the call's keywords that a test follows.
@@ -111,6 +113,8 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "loader/dataset:__init__",
         "loader/dataset:_check_of_one",
         "loader/dataset:_reopened",
+        "loader/named_rows:_named",
+        "loader/dataset:set_row_weights",
         "loader/tables:__init__",
         "loader/tables:_known_table",
         "loader/tables:_snapshot_at",
@@ -150,8 +154,11 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "preprocess/spec:without_places",
         "preprocess/statistics:statistics",
         "reading/transform_formats:_of_objects",
+        "row_weights/row_numbers:_of_text",
+        "row_weights/row_numbers:numbers_of_files",
         "reading/transforms:_check_schema",
         "sources/combine:_check_keys",
+        "sources/combine:_check_unweighted",
         "sources/combine:_check_same",
         "sources/combine:_check_within",
         "sources/combine:_structured",

@@ -36,7 +36,7 @@ def test_windows_that_other_ranks_began_are_not_blamed_on_window_bytes(
     small = make(tmp_path, 1, shuffle=Shuffle(window_bytes=2000))
     with caplog.at_level(logging.WARNING, "torch_dataloader_utils"):
         next(iter(small))
-    assert "no more fit window_bytes=2,000" in caplog.text
+    assert "window_bytes=2,000 has no room for more" in caplog.text
 
 
 def test_an_empty_pass_names_no_filter_that_was_not_given(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options.cache import Cache
-from torch_dataloader_utils.storage import cache
+from torch_dataloader_utils.storage import block_store
 from torch_dataloader_utils.storage.cache import CachedRanges
 from torch_dataloader_utils.storage.remote import Fetch, RangeFile, RemoteFile
 
@@ -53,13 +53,19 @@ class Remote:
 
 def open_cached(identity: str, file: DataFileInfo, fetch: Fetch, options: Cache) -> RemoteFile:
     """The file as a storage with a cache opens it, where `fetch` reads from the store."""
-    cached = CachedRanges(identity, file, fetch, options)
+    cached = CachedRanges(identity, file, fetch, lambda: None, options)
     return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, lambda: None, gap=0), "r")
 
 
 def forget() -> None:
     """Be as a process that has just started: know nothing of the folder."""
-    cache._block_store.cache_clear()
+    block_store._block_store.cache_clear()
+
+
+def put(store: block_store.BlockStore, key: str, block: bytes) -> None:
+    """Keep the block, if that is possible."""
+    if store.claim([(key, len(block))]):
+        store.fill(key, memoryview(block))
 
 
 def block_files(options: Cache) -> list[Path]:
@@ -68,7 +74,7 @@ def block_files(options: Cache) -> list[Path]:
 
 def block_bytes(path: Path) -> int:
     """Those of the block, without its seal."""
-    return path.stat().st_size - cache._SEAL
+    return path.stat().st_size - block_store._SEAL
 
 
 def stored_bytes(options: Cache) -> int:

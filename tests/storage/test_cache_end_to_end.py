@@ -123,9 +123,36 @@ def test_a_changed_object_gives_its_new_rows(proxy: Proxy, moto_s3: Store, folde
         moto_s3.put(folder, "cached")
 
 
-def test_a_small_cache_evicts_and_the_batches_stay_the_same(proxy: Proxy, folder: Path, tmp_path: Path) -> None:
+def test_a_small_cache_gives_the_same_batches(proxy: Proxy, folder: Path, tmp_path: Path) -> None:
     given = remote(proxy, Cache(tmp_path / "cache", max_bytes="16MiB"))
     assert everything(**given) == everything(**given) == everything(str(folder))
+
+
+def read_to_the_end(rank: int, given: dict[str, Any]) -> None:
+    for _ in batches(rank=rank, **given):
+        pass
+
+
+def epoch_of_two(proxy: Proxy, given: dict[str, Any]) -> dict[str, int]:
+    """What two ranks that are started for an epoch ask of a slow store."""
+    proxy.inject(Faults(latency=0.02, rate=200e6))
+    ranks = [FORKED.Process(target=read_to_the_end, args=(rank, given)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    assert [process.exitcode for process in ranks] == [0, 0]
+    return proxy.counts().of("part-")
+
+
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_two_ranks_of_a_node_find_what_fits_in_each_later_epoch(shuffle: bool, proxy: Proxy, tmp_path: Path) -> None:
+    small = Cache(tmp_path / "cache", max_bytes="16MiB")  # half of the data
+    for epoch in range(2):
+        given = {**remote(proxy, small), "shuffle": shuffle, "shuffle_seed": epoch}
+        plain, cached = epoch_of_two(proxy, {**given, "cache": None}), epoch_of_two(proxy, given)
+        assert cached["gets"] <= plain["gets"]
+        assert cached["bytes"] <= plain["bytes"] * 1.1 - (0.9 * (16 << 20) if epoch else 0)
 
 
 def read_rank(rank: int, given: dict[str, Any], started: Any) -> None:

@@ -30,11 +30,12 @@ from tests.storage.cache_helpers import (
     block_files,
     content,
     forget,
+    put,
     stored_bytes,
     warnings_of,
 )
 from torch_dataloader_utils.options.cache import Cache
-from torch_dataloader_utils.storage import cache
+from torch_dataloader_utils.storage import block_store
 from torch_dataloader_utils.storage.cache import prepared
 
 FORKED = multiprocessing.get_context("forkserver")  # of a process that has imported torch: see conftest.py
@@ -98,8 +99,8 @@ def test_a_damaged_block_is_fetched_again_and_healed(
 def test_the_checksum_tells_every_single_change(data: bytes, place: int, bit: int) -> None:
     changed = bytearray(data)
     changed[place % len(data)] ^= 1 << bit
-    assert cache.checksum_of(memoryview(data)) != cache.checksum_of(memoryview(changed))
-    assert -(2**63) <= cache.checksum_of(memoryview(data)) < 2**63
+    assert block_store.checksum_of(memoryview(data)) != block_store.checksum_of(memoryview(changed))
+    assert -(2**63) <= block_store.checksum_of(memoryview(data)) < 2**63
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -266,8 +267,8 @@ def test_a_child_forked_at_any_moment_shares_the_cache(tmp_path: Path) -> None:
 
     def child() -> None:
         read_at_random(remote, options, 99, 5)
-        store = cache.BlockStore(options.folder, LEAST)
-        store.put(f"{'cd' * 16}-0", memoryview(b"of the child"))
+        store = block_store.BlockStore(options.folder, 2 * LEAST)
+        put(store, f"{'cd' * 16}-0", b"of the child")
         into = memoryview(bytearray(12))
         assert store.read(f"{'cd' * 16}-0", into)
         assert into == b"of the child"
@@ -293,11 +294,9 @@ def test_a_child_forked_at_any_moment_shares_the_cache(tmp_path: Path) -> None:
 def hold_the_count(folder: str, held: Any) -> None:
     """Begin a block, and never end it."""
 
-    def stay() -> None:
+    with block_store.BlockStore(folder, LEAST)._counted():
         held.set()
         time.sleep(600)
-
-    cache.BlockStore(folder, LEAST)._admit(MIB, stay)
 
 
 @pytest.fixture
@@ -327,7 +326,7 @@ def test_a_writer_killed_while_it_counts_holds_up_nobody(
 def test_a_writer_that_stops_while_it_counts_costs_the_others_seconds(
     holder: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_BUSY", 0.2)
+    monkeypatch.setattr(block_store, "_BUSY", 0.2)
     options, remote = Cache(str(tmp_path), max_bytes=LEAST), Remote(a=content(MIB))
     for _ in range(3):
         assert remote.read(options) == remote.files["a"]
@@ -361,7 +360,7 @@ def check_clean(folder: Path, remote: Remote) -> None:
         for path in remote.files:
             assert remote.read(options, path, f"etag:{version}") == remote.files[path]
     assert stored_bytes(options) <= LEAST
-    store = cache.BlockStore(str(folder), LEAST)
+    store = block_store.BlockStore(str(folder), LEAST)
     finished = [path for path in block_files(options) if path.name.count(".") == 1]
     assert finished
     for path in finished:

@@ -22,7 +22,7 @@ from tests.storage.servers import Store
 from tests.storage.test_cache_failures import holder  # noqa: F401 (a fixture)
 from torch_dataloader_utils import StructuredDataset
 from torch_dataloader_utils.options.cache import Cache
-from torch_dataloader_utils.storage import cache
+from torch_dataloader_utils.storage import block_store
 from torch_dataloader_utils.storage.cache import prepared
 
 
@@ -67,15 +67,15 @@ def test_planted_pickles_are_not_executed(options: Cache, tmp_path: Path) -> Non
 
 
 def test_the_cache_imports_nothing_that_executes_what_it_reads() -> None:
-    assert cache.__file__ is not None
-    nodes = ast.walk(ast.parse(Path(cache.__file__).read_text()))
+    assert block_store.__file__ is not None
+    nodes = ast.walk(ast.parse(Path(block_store.__file__).read_text()))
     names = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
     assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "sqlite3", "diskcache"}
 
 
 def sealed(path: Path, data: bytes) -> bytes:
     """A block's file with other bytes, and a checksum that fits them."""
-    return data + cache._seal(path.stem, memoryview(data))
+    return data + block_store.seal_of(path.stem, memoryview(data))
 
 
 def behind_a_link(path: Path, outside: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_peer_that_is_stopped_with_the_lock_costs_seconds_and_no_row(
     )
     for _ in range(2):
         assert sorted(row for batch in loader for row in batch["id"].tolist()) == list(range(400))
-    assert time.monotonic() - began < 6 * cache._BUSY
+    assert time.monotonic() - began < 6 * block_store._BUSY
     [message] = [message for message in warnings_of(caplog) if "cache" in message]
     assert "another process has held" in message
     assert "Reading continues from the store" in message
@@ -167,8 +167,8 @@ def test_a_peer_that_is_stopped_with_the_lock_costs_seconds_and_no_row(
 
 def test_pauses_grow_while_the_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr(cache.time, "monotonic", lambda: now[0])
-    store = cache.BlockStore(str(tmp_path), 1 << 24)
+    monkeypatch.setattr(block_store.time, "monotonic", lambda: now[0])
+    store = block_store.BlockStore(str(tmp_path), 1 << 24)
     tries: list[float] = []
 
     def fail() -> None:
@@ -176,10 +176,10 @@ def test_pauses_grow_while_the_folder_fails(tmp_path: Path, monkeypatch: pytest.
         raise OSError("full")
 
     while now[0] < 20_000:
-        store._attempt(fail)
+        store.attempt(fail)
         now[0] += 10
     assert tries[:4] == [0, 30, 90, 210]
     assert max(later - sooner for sooner, later in pairwise(tries)) == 3600
     now[0] += 3600
-    store._attempt(lambda: None)
+    store.attempt(lambda: None)
     assert store._pause == 30

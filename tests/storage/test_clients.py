@@ -270,7 +270,7 @@ def test_a_file_is_confirmed_once_per_task(
 
 def test_long_ranges_are_asked_for_in_parts_at_the_same_time() -> None:
     asked: list[list[tuple[int, int]]] = []
-    longest = remote._LONGEST
+    longest = remote.LONGEST
 
     def fetch(ranges: Any) -> list[bytes]:
         asked.append(list(ranges))
@@ -295,8 +295,8 @@ def test_a_range_file_reads_as_a_file_does(data: st.DataObject) -> None:
         assert all(0 <= start < stop <= len(content) for start, stop in ranges)
         return [content[start:stop] for start, stop in ranges]
 
-    longest, ahead = remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST)
-    remote._LONGEST, remote._AHEAD_LEAST, remote._AHEAD_MOST = 300, 100, 400
+    longest, ahead = remote.LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST)
+    remote.LONGEST, remote._AHEAD_LEAST, remote._AHEAD_MOST = 300, 100, 400
     try:
         file = RangeFile("x", len(content), fetch, lambda: None, gap=50)
         for _ in range(data.draw(st.integers(1, 12))):
@@ -308,7 +308,7 @@ def test_a_range_file_reads_as_a_file_does(data: st.DataObject) -> None:
             assert file.read(count) == content[at : at + count]
             assert file.tell() == max(at, min(at + count, len(content)))
     finally:
-        remote._LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST) = longest, ahead
+        remote.LONGEST, (remote._AHEAD_LEAST, remote._AHEAD_MOST) = longest, ahead
 
 
 @given(

@@ -50,6 +50,7 @@ class StructuredDataset(LoaderDataset):
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
         manifest: str | os.PathLike[str] | None = None,
+        metadata_columns: Sequence[str] = (),
         cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
@@ -116,6 +117,7 @@ class StructuredDataset(LoaderDataset):
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
             manifest: a file that caches the list of files and their footers; created if missing.
+            metadata_columns: columns that name rows, "_file" and "_pos", to add.
             cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.

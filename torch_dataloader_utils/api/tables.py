@@ -87,6 +87,7 @@ class TableDataset(SnapshotDataset):
         filters: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         filesystem: Any = None,
+        metadata_columns: Sequence[str] = (),
         cache: CacheLike | None = None,
         format_options: Mapping[str, Any] | None = None,
         transform: TransformLike | None = None,
@@ -142,6 +143,7 @@ class TableDataset(SnapshotDataset):
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
+            metadata_columns: columns that name rows, "_file" and "_pos", to add.
             cache: a local folder that caches data read from a remote store; Cache(...) says its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
@@ -288,7 +290,7 @@ class IcebergDataset(TableDataset):
             appended: read only what was appended after a snapshot, as Appended(...) says.
             follow: each pass after the first reads the rows appended since the pass before it; Follow(...) says how.
             scan_filter: rules out files and row groups like filters, but drops no single row.
-            metadata_columns: columns such as "_file" and "_pos" to add.
+            metadata_columns: columns that name rows, "_file" and "_pos", to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.
@@ -383,6 +385,7 @@ class DeltaDataset(SnapshotDataset):
         # The options: written by scripts/write_signatures.py from their declarations.
         version: int | None = None,
         as_of: datetime | str | int | None = None,
+        metadata_columns: Sequence[str] = (),
         columns: Sequence[str] | None = None,
         filters: Any = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -447,6 +450,7 @@ class DeltaDataset(SnapshotDataset):
                 deltalake.DeltaTable, which is read at its version.
             version: read this version, with its own schema.
             as_of: read what was current at this time: a datetime with zone, ISO text, or milliseconds.
+            metadata_columns: columns that name rows, "_file" and "_pos", to add.
             columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.
             filters: the rows to keep: DNF tuples, a pyarrow Expression, or SQL text (iceberg extra).
             storage_options: options of the path's fsspec filesystem, such as credentials.

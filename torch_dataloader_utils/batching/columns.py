@@ -244,7 +244,7 @@ def numpy_cut(column: Column) -> Cut:
         return _arrays
     if not isinstance(column, Ragged):
         return lists
-    return longest if column.layout == "longest" else ends if column.layout == "ends" else _ragged_dicts
+    return {"longest": longest, "ends": ends, "flat": flat}.get(str(column.layout), _ragged_dicts)
 
 
 def _arrays(column: Dense, first: int, count: int, size: int) -> list[Array]:
@@ -257,6 +257,12 @@ def ends(column: Ragged, first: int, count: int, size: int) -> Iterator[Array]:
         out = np.zeros(stop - start + 1, np.int32)
         np.cumsum(column.values[start:stop], out=out[1:])
         yield out
+
+
+def flat(column: Ragged, first: int, count: int, size: int) -> Iterator[Array]:
+    """The values of a batch's rows, one after another: [values]."""
+    for start, stop in pairwise(_bounds(column, first, count, size).tolist()):
+        yield column.values[start:stop]
 
 
 def longest(column: Ragged, first: int, count: int, size: int) -> list[int]:

@@ -21,6 +21,7 @@ from torch_dataloader_utils.batching.columns import (
     Cut,
     Jagged,
     ends,
+    flat,
     jagged_batches,
     lists,
     longest,
@@ -76,6 +77,8 @@ def sent_column(column: Column, span: Span, send: Send) -> Views:
         return _kept(longest, column, span)
     if column.layout == "ends":
         return _computed(lambda *rows: ((each,) for each in ends(column, *rows)), span, lambda each: each)
+    if column.layout == "flat":
+        return _computed(lambda *rows: ((each,) for each in flat(column, *rows)), span, lambda each: each)
     if isinstance(column.layout, Padding):
         return _computed(
             partial(_rectangles, column, column.layout),

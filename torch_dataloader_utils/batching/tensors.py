@@ -15,6 +15,7 @@ from torch_dataloader_utils.batching.columns import (
     Cut,
     Jagged,
     ends,
+    flat,
     jagged_batches,
     lists,
     longest,
@@ -71,8 +72,8 @@ def _can_pin() -> bool:
 
 def tensor_cuts(pin: Pin) -> Callable[[Column], Cut]:
     """A function that returns what cuts columns of a kind into tensors; a group is pinned first, if `pin` does so."""
-    dense, *others = (partial(cut, pin) for cut in (_dense, _ragged, _ends, _padded, _nested))
-    ragged = dict(zip(("ragged", "ends", "padded", "nested"), others, strict=True)) | {"longest": longest}
+    dense, *others = (partial(cut, pin) for cut in (_dense, _ragged, _ends, _flat, _padded, _nested))
+    ragged = dict(zip(("ragged", "ends", "flat", "padded", "nested"), others, strict=True)) | {"longest": longest}
 
     def cut_of(column: Column) -> Cut:
         if isinstance(column, Dense):
@@ -105,6 +106,10 @@ def _ragged(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list
 
 def _ends(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list[torch.Tensor]:
     return [pin(torch.from_numpy(each)) for each in ends(column, first, count, size)]
+
+
+def _flat(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list[torch.Tensor]:
+    return [pin(torch.from_numpy(each)) for each in flat(column, first, count, size)]
 
 
 def _padded(pin: Pin, column: Ragged, first: int, count: int, size: int) -> Iterator[dict[str, torch.Tensor]]:

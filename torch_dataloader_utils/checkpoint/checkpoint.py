@@ -13,6 +13,7 @@ from torch_dataloader_utils.checkpoint.form import OF_RANK, VERSION, check_form,
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
 from torch_dataloader_utils.checkpoint.state_dict import (
     COUNTS,
+    ROW_WEIGHTS,
     UNKNOWN,
     digests_of,
     is_between_windows,
@@ -179,6 +180,7 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         COUNTS: ([known], known),
     }
     texts = {"subset": source.subset, "pack": options.pack.text, _BUCKETS: source.buckets, _PREPROCESS: scan.mark}
+    texts[ROW_WEIGHTS] = "" if source.weights is None else source.weights.text
     for name, text in texts.items():
         components[name] = ([text] if text else [], short(text))
     if scan.marks_before:
@@ -194,8 +196,12 @@ def digest_of(parts: Sequence[str]) -> str:
     return f"{digest(parts):016x}"
 
 
+_WEIGHTS = (
+    "Rows are drawn by other weights than those of the state: before you load it, call loader.set_row_weights(...) "
+    "with what loader.row_weights() returned when it was taken (an array, or None), and the same rows_per_epoch."
+)
 # Components that states did not have at first unless there was something to tell.
-_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, _PREPROCESS, SKIPPED), digest_of([]))
+_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, _PREPROCESS, ROW_WEIGHTS, SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:
@@ -237,6 +243,8 @@ def different_data(
         return None
     if was == {**now, _BUCKETS: was[_BUCKETS]} and versions[0] == versions[1]:
         lines.append("Some rows of a window that is sorted by length were delivered, in batches of the state's budget.")
+    if was[ROW_WEIGHTS] != now[ROW_WEIGHTS]:
+        lines.append(_WEIGHTS)
     return "\n".join(
         [
             "the state was taken on different data or options:",

@@ -26,6 +26,7 @@ from torch_dataloader_utils.planning.phases import Phase
 from torch_dataloader_utils.planning.workers import delivered_by_shard
 from torch_dataloader_utils.printing import shown
 
+ROW_WEIGHTS = "row_weights"  # a component of the data
 COUNTS, UNKNOWN = "row counts", "unknown"  # a component of the data, and its text if states hold cursors
 
 
@@ -56,6 +57,11 @@ def _plain_cursor(cursor: RankCursor | None) -> list[Any] | None:
 
 def _cursor_of(value: Any) -> RankCursor | None:
     return None if value is None else RankCursor(value[0], tuple(WorkerCursor(*at) for at in value[1]))
+
+
+def weights_in(state: Mapping[str, Any]) -> str:
+    """What a state has of the weights by which rows are drawn: a digest, as text; "" if they are not."""
+    return str(state["data"].get(ROW_WEIGHTS, ("", ""))[1])
 
 
 def short(text: str) -> str:

@@ -112,7 +112,7 @@ def overview(dataset: Any, epoch: int) -> Overview:
     """The plans of all ranks, summed up; of this rank only if a strategy generates its shards."""
     passes, description = passes_of(dataset), dataset.describe(epoch)
     source, planner = passes.source, passes.planner
-    plan = planner.plan_of_all_ranks()
+    plan = planner.plan_of_all_ranks(epoch)
     plans = [planner.rank_plan(epoch, share.rank) for share in description.ranks]
     return Overview(
         description,

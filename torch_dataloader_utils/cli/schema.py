@@ -89,7 +89,7 @@ def _problem(source: Source, key: str, nulls: int | None) -> str:
     if not nulls or key not in converter.null_error_columns:
         return ""
     found = plural(nulls, "null")
-    return f"its dtype has no null, so batches raise an error at its {found}. Use --nulls mask or drop, or fill."
+    return f"its dtype cannot hold nulls, so batches raise an error at its {found}. Use --nulls mask or drop, or fill."
 
 
 def null_counts(source: Source) -> Mapping[str, int]:

@@ -82,7 +82,7 @@ def located(data: Data) -> Data:
 def checked_plan(source: Source, options: Options, epoch: int) -> CheckedPlan:
     """The union of what the workers of all ranks deliver, compared with what there is."""
     planner = Planner(source, options)
-    world, plan = planner.known_world, planner.plan_of_all_ranks()
+    world, plan = planner.known_world, planner.plan_of_all_ranks(epoch)
     epochs = _epochs(options, world.num_ranks, epoch)
 
     def pieces(rank: int) -> Iterator[Piece]:

@@ -35,6 +35,7 @@ class CodesLeaf:
         blank: the code of nulls.
         unknown: the code of values outside of the vocabulary; None: they are errors.
         collected: whether a scan found the vocabulary.
+        extends: whether others may be put behind its values: then codes that there are keep their meaning.
         ways: the remedies of that error.
         ids: the places of values in the vocabulary.
     """
@@ -47,6 +48,7 @@ class CodesLeaf:
     blank: int = 0
     unknown: int | None = None
     collected: bool = False
+    extends: bool = False
     ways: tuple[Remedy, ...] = field(default=(), compare=False, repr=False)
     ids: IdTable | None = field(default=None, compare=False, repr=False)
 
@@ -98,7 +100,8 @@ class CodesLeaf:
     def distinct(self, chunks: Sequence[pa.Array]) -> pa.Array:
         """The values of `chunks` without null, each at most once per chunk."""
         if self.by_dictionary:
-            values = [plain(chunk.unique(), self.steps) for chunk in chunks]
+            # Words of large text are small ones.
+            values = [plain(chunk.unique(), self.steps).cast(self.type) for chunk in chunks]
         else:
             values = [chunk.unique() for chunk in plain_chunks(chunks, self.steps)]
         return pa.concat_arrays([pa.array([], self.type), *(part.drop_null() for part in values)])
@@ -110,6 +113,10 @@ class CodesLeaf:
         values = values.unique()
         return replace(self, vocabulary=values.take(pc.sort_indices(values)), collected=True)
 
+    def extended(self, values: pa.Array) -> CodesLeaf:
+        """The leaf whose vocabulary is `values`, and behind them those of its own that are not among them."""
+        return replace(self, vocabulary=pa.concat_arrays([values, self.vocabulary]).unique())
+
     def report(self) -> dict[str, Any]:
         """As `Leaf`; `codes` is the number of codes."""
         size = None if self.vocabulary is None else len(self.vocabulary)
@@ -118,7 +125,8 @@ class CodesLeaf:
     def _places(self, chunks: Sequence[pa.Array]) -> I64:
         """Each value's index in the vocabulary, int64 [n] in memory of our own, or `MISSING` or `UNKNOWN`."""
         assert self.ids is not None
-        return np.concatenate([np.empty(0, np.int64), *map(self.ids.lookup, chunks)])
+        parts = [np.empty(0, np.int64), *map(self.ids.lookup, chunks)]
+        return parts[-1] if len(parts) == 2 else np.concatenate(parts)
 
     def _with_nulls(self, chunk: pa.Array) -> pa.Array:
         """An array that is null where the chunk is."""

@@ -76,8 +76,8 @@ class Ragged:
     Attributes:
         values: shape [sum], writable and not shared.
         offsets: int64 [n + 1].
-        layout: its form in a batch: "ragged" (values and offsets), a `Padding` or "nested"; for lengths of runs, "ends"
-            (where each run of the batch ends, after a 0) or "longest" (the largest, a number).
+        layout: its form in a batch: "ragged" (values and offsets), "flat" (values), a `Padding` or "nested"; for
+            lengths of runs, "ends" (where each run of the batch ends, after a 0) or "longest" (the largest, a number).
     """
 
     values: Array

@@ -159,9 +159,16 @@ class Converter:
 
     def learned(self, values: Mapping[str, pa.Array]) -> Converter:
         """The converter with these vocabularies for columns of codes (by key; all distinct values)."""
-        leaves = {key: leaf.learned(values[key]) for key, leaf in self.codes.items() if key in values}
-        plans = (replace(plan, leaf=leaves[plan.key]) if plan.key in leaves else plan for plan in self.plans)
-        return replace(self, plans=tuple(plans))
+        return self.with_codes({key: leaf.learned(values[key]) for key, leaf in self.codes.items() if key in values})
+
+    def with_codes(self, leaves: Mapping[str, CodesLeaf]) -> Converter:
+        """The converter with these leaves of columns of codes, by key."""
+        return replace(self, plans=tuple(replace(p, leaf=leaves.get(p.key, p.leaf)) for p in self.plans))
+
+    @property
+    def extending(self) -> Mapping[str, CodesLeaf]:
+        """The leaves of columns of codes whose vocabulary may get others behind its values, by key."""
+        return {key: leaf for key, leaf in self.codes.items() if leaf.extends}
 
     def vocabulary(self, key: str) -> list[Any]:
         """The values of a column of codes, in the order of their codes.
@@ -215,7 +222,8 @@ class Converter:
             where: names the rows in errors, such as "file x.parquet, row groups 3-4".
 
         Raises:
-            NullValueError: a null in a column whose dtype has no null, and whose policy is not to mask or fill nulls.
+            NullValueError: a null in a column whose dtype cannot hold nulls, and whose policy is not to mask or fill
+                them.
             SchemaMismatchError: a column is of another type.
             OptionError: a value does not fit the dtype that `dtypes=` asks for.
         """

@@ -118,8 +118,9 @@ class IdTable:
         return self._of_plain(array)
 
     def _of_dictionary(self, array: pa.DictionaryArray) -> I64:
-        ids = np.append(self.lookup(array.dictionary), MISSING)
-        indices = array.indices
+        ids, indices = np.append(self.lookup(array.dictionary), MISSING), array.indices
+        if len(ids) == 2 and not indices.null_count:  # one value, such as the name of the rows' file
+            return np.full(len(indices), ids[0])
         places = fixed(indices.buffers()[1], _dtype(indices.type), indices.offset, len(indices))
         valid = valid_rows([indices])
         return ids.take(places if valid is None else np.where(valid, places, len(ids) - 1))

@@ -73,7 +73,7 @@ class ColumnPlan:
             given: `nulls=`, what of it says of other columns a remedy keeps.
         """
         name, output = self.key, self.leaf.report()
-        no_null = f"{output['dtype']} ({output['kind']}) has no null"
+        no_null = f"{output['dtype']} ({output['kind']}) cannot hold nulls"
         filled = Fill("" if isinstance(self.leaf, TextLeaf) else 0)
 
         def instead(leaf: Any) -> dict[str, Any]:

@@ -12,8 +12,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from torch_dataloader_utils.errors import FileReadError, UnsupportedTypeError
+from torch_dataloader_utils.iceberg.data_files.columns import NAME_IDS
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
+from torch_dataloader_utils.options import ReadOptions
 from torch_dataloader_utils.schemas.columns import named_columns
+from torch_dataloader_utils.sources.row_names import named_schema
 
 _PRIMITIVES = {
     "boolean": pa.bool_(),
@@ -52,22 +55,25 @@ class Columns:
     physical: Mapping[str, str]
 
 
-def columns_of(table: DeltaTable, wanted: Sequence[str] | None, name: str) -> Columns:
+def columns_of(table: DeltaTable, read: ReadOptions, name: str) -> Columns:
     """The table's columns.
 
     Columns are found in the data files as the table's column mapping says: by name, by physical name, or by field id.
 
     Args:
         table: the table.
-        wanted: names and patterns of the columns to read; None for all.
+        read: which columns are read, and whether rows have names.
         name: the table's name, for messages.
 
     Raises:
         UnsupportedTypeError: a wanted column has a type that is not supported.
         FileReadError: the table has an unknown kind of column mapping.
+        OptionError: the table has a column that would be added.
     """
     mode = _mapping_mode(table, name)
-    nodes = _readable(json.loads(table.schema().to_json())["fields"], wanted)
+    every = json.loads(table.schema().to_json())["fields"]
+    added, wanted = read.metadata_columns, read.columns
+    nodes = _readable(every, None if wanted is None else [name for name in wanted if name not in added])
     places = {column: _FIRST_PARTITION_ID + place for place, column in enumerate(table.metadata().partition_columns)}
     made = _Fields(mode)
     fields, mapping = [], []
@@ -79,8 +85,14 @@ def columns_of(table: DeltaTable, wanted: Sequence[str] | None, name: str) -> Co
             mapping.append(entry)
         fields.append(field)
     ids: Literal["required", "ignored"] = "required" if mode == "id" else "ignored"
-    shared = IcebergTable(pa.schema(fields), name_mapping=mapping, ids=ids)
+    shared = IcebergTable(_with_names(pa.schema(fields), read), name_mapping=mapping, ids=ids)
     return Columns(shared, places, {node["name"]: made.physical(node) for node in nodes})
+
+
+def _with_names(schema: pa.Schema, read: ReadOptions) -> pa.Schema:
+    """The columns, and those that are to name rows, with the ids by which readers know them."""
+    fields = list(named_schema(schema, read))
+    return pa.schema([*schema, *(_with_id(field, NAME_IDS[field.name]) for field in fields[len(schema) :])])
 
 
 def _mapping_mode(table: DeltaTable, name: str) -> str:

@@ -28,8 +28,9 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, Positions, live_file
 from torch_dataloader_utils.sources.files import open_entries
 from torch_dataloader_utils.sources.manifest import FileManifest, row_predicate
+from torch_dataloader_utils.sources.row_names import file_name
 from torch_dataloader_utils.sources.tables import SnapshotCursor, check_listed_once
-from torch_dataloader_utils.storage import open_storage
+from torch_dataloader_utils.storage import Storage, open_storage
 from torch_dataloader_utils.storage.spelling import SAME_SCHEME
 
 _REMEDY = "If a vacuum removed it, version {} can no longer be read: read a newer one."
@@ -111,7 +112,7 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions) -> DeltaSna
     """
     name, url = log.name, log.url
     with reading(name, f"its log at version {table.version()}"):
-        columns = columns_of(table, read.columns, name)
+        columns = columns_of(table, read, name)
         files = listed_files(table, bounds=read.filters is not None)
     predicate = row_predicate(read.filters, columns.table.schema.remove_metadata())
     kept = files if predicate is None else list(filter(file_test(predicate, columns), files))
@@ -126,7 +127,7 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions) -> DeltaSna
     plan = IcebergPlan(
         name=name,
         location=url,
-        files=tuple(_planned(file, paths[file.path], file.path in deleted, columns) for file in kept),
+        files=tuple(_planned(file, paths[file.path], storage, file.path in deleted, columns) for file in kept),
         table=columns.table,
         storage=replace(storage, remedy=_REMEDY.format(table.version())),
         snapshot=None,
@@ -141,10 +142,11 @@ def snapshot_of(table: DeltaTable, log: DeltaLog, read: ReadOptions) -> DeltaSna
     )
 
 
-def _planned(file: ListedFile, path: str, has_vector: bool, columns: Columns) -> PlannedFile:
+def _planned(file: ListedFile, path: str, storage: Storage, has_vector: bool, columns: Columns) -> PlannedFile:
     constants = tuple((number, file.partition.get(name)) for name, number in columns.partitions.items())
     info = IcebergDataFileInfo(path, file.size, file.rows, partition=file.partition, deletes=int(has_vector))
-    return PlannedFile(info, IcebergFile("parquet", path, -1 if file.rows is None else file.rows, constants=constants))
+    rows = -1 if file.rows is None else file.rows
+    return PlannedFile(info, IcebergFile("parquet", file_name(path, storage), rows, constants=constants))
 
 
 def _path(file: ListedFile, root: str, table: str, options: Mapping[str, Any]) -> str:
@@ -198,7 +200,9 @@ def _facts(column: pa.Field, file: ListedFile, columns: Columns) -> Iterator[pc.
         if not pt.is_floating(column.type):  # a NaN, or either zero
             yield place.is_null() if value is None else place == pa.scalar(value, column.type)
         return
-    name = columns.physical[column.name]
+    name = columns.physical.get(column.name)
+    if name is None:  # it names rows
+        return
     lower, upper, nulls = (file.bounds[part].get(name) for part in ("min", "max", "null_count"))
     if nulls and nulls == file.rows:  # zero of zero says nothing of a file with rows
         yield place.is_null()

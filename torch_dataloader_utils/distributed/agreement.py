@@ -126,8 +126,8 @@ def _unequal(reports: Sequence[RankReport]) -> str | None:
         (
             "data",
             "data",
-            "all ranks must see the same files, with the same rows, filters and split options, and leave out the same "
-            "damaged ones",
+            "all ranks must see the same files, with the same rows, filters and split options, leave out the same "
+            "damaged ones, and set the same row weights",
         ),
         (
             "options",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,6 +52,20 @@ def initialized_distributed() -> Any:
     # Only a process that has imported torch.distributed can have initialised it.
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+# The launchers' variables for the number of processes on this node.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE")
+
+
+def several_on_node() -> bool:
+    """Whether processes beside this one probably read the same data on this machine."""
+    sizes = [os.environ[name] for name in _LOCAL_SIZES if name in os.environ]
+    sizes += re.findall(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))[:1]
+    dist = initialized_distributed()
+    return any(size not in ("", "0", "1") for size in sizes) or (
+        not sizes and dist is not None and dist.get_world_size() > 1
+    )
 
 
 def joining() -> bool:
@@ -100,7 +115,7 @@ def _detected() -> World:
         for names in _variables_in_use():
             _check_whole(*names)
             _warn_of_half(*names)
-        return World(1, 0, "default: a single process")
+        return World(1, 0, "default: no launcher detected")
     others = [other for other in launched if not _same(other, world)]
     if others:
         _LOG.warning(

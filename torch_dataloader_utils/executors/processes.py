@@ -379,7 +379,7 @@ class WorkerPool:
         end_if_importing()
         self.members: list[Member] = []
         self._numbers = 0
-        self._known: list[set[FileKey]] = [set() for _ in range(count)]
+        self._known: list[dict[FileKey, DataFile]] = [{} for _ in range(count)]
         self._pid = os.getpid()
         # At exit, also of a process that multiprocessing started, before it terminates its children and joins them,
         # which would wait forever for stopped ones, and for these, as they outlive SIGTERM.
@@ -439,10 +439,12 @@ class WorkerPool:
     def send_tasks(
         self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile], kind: str = "pass"
     ) -> None:
-        """Send a worker tasks of a pass ("more": further ones), and the files of these that it does not know yet."""
-        keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)} - self._known[shard]
-        self._known[shard] |= keys
-        self.members[shard].send((kind, number, list(tasks), {key: files[key] for key in keys}))
+        """Send a worker tasks of a pass ("more": further ones), and their files that it does not know as they are."""
+        keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)}
+        known = self._known[shard]
+        new = {key: file for key in keys if known.get(key) is not (file := files[key])}
+        known |= new
+        self.members[shard].send((kind, number, list(tasks), new))
 
     def renew(self) -> None:
         """Leave the processes to the parent of this one, which was forked from it: its exit must not end them."""

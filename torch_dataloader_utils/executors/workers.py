@@ -33,11 +33,14 @@ class Workers:
         scan: opens readers of tasks (`open(files)`), and knows whether reading is local.
         files: all files, by key.
         worker: the number and kind of workers.
+
+    Attributes:
+        files: all files, by key, as the next driver reads them.
     """
 
     def __init__(self, scan: Scan, files: Mapping[FileKey, DataFile], worker: WorkerOptions) -> None:
         self._scan = scan
-        self._files = files
+        self.files = files
         self._worker = worker
         self._pool: WorkerPool | None = None
 
@@ -59,11 +62,11 @@ class Workers:
             return self.inline(tasks)
         if worker.worker_mode == "processes":
             pool = self._workers()
-            begin = partial(pool.begin, files=self._files, timeout=worker.timeout, at_once=at_once)
+            begin = partial(pool.begin, files=self.files, timeout=worker.timeout, at_once=at_once)
             if len(tasks) <= worker.num_shards:
                 return begin(tasks)
             return PooledDriver(begin, tasks, worker.num_shards, needed)
-        scan, files = self._scan, self._files
+        scan, files = self._scan, self.files
         budget, threads = int(worker.prefetch_bytes), self._threads(tasks)
         return ThreadDriver(lambda: scan.open(files), tasks, budget, threads, worker.timeout, remote=not scan.local)
 
@@ -79,7 +82,7 @@ class Workers:
 
     def inline(self, tasks: Sequence[Sequence[Task]]) -> Driver:
         """A driver that decodes in the calling thread."""
-        return InlineDriver(self._scan.open(self._files), tasks)
+        return InlineDriver(self._scan.open(self.files), tasks)
 
     def end_pass(self) -> None:
         """End the worker processes, unless they stay for the next pass."""

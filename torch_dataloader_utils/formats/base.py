@@ -36,7 +36,7 @@ def pack_layout(layout: FileLayout, schema: pa.Schema, plain: Any, blob: bytes) 
     return _LENGTHS.pack(len(plan), len(columns)) + plan + columns + blob
 
 
-def unpack_layout(data: bytes) -> tuple[FileLayout, pa.Schema, Any, bytes]:
+def unpack_layout(data: bytes | memoryview) -> tuple[FileLayout, pa.Schema, Any, bytes | memoryview]:
     """The layout without its metadata, the schema, and both parts of the metadata.
 
     Raises:
@@ -45,8 +45,8 @@ def unpack_layout(data: bytes) -> tuple[FileLayout, pa.Schema, Any, bytes]:
     try:
         first, second = _LENGTHS.unpack_from(data)
         start, stop = _LENGTHS.size + first, _LENGTHS.size + first + second
-        layout, plain = _plan(data[_LENGTHS.size : start])
-        return layout, _schema(data[start:stop]), plain, data[stop:]
+        layout, plain = _plan(bytes(data[_LENGTHS.size : start]))
+        return layout, _schema(bytes(data[start:stop])), plain, data[stop:]
     except (struct.error, TypeError, ValueError, pa.ArrowException, OSError) as error:
         raise ValueError(f"{len(data)} bytes are no layout of this version of the package: {error}") from error
 
@@ -293,6 +293,14 @@ class Format(ABC):
             OptionError: a value is wrong.
         """
 
+    def numbers_rows(self, options: Mapping[str, Any]) -> bool:
+        """Whether the rows that are read have all numbers from 0 on; not if bad ones are left out. By default they do.
+
+        Args:
+            options: the user's `format_options`.
+        """
+        return True
+
     def pruner(self, expression: pc.Expression, schema: pa.Schema) -> Pruner:
         """A function that drops segments of a file in which no row can match `expression`; opens no file.
 
@@ -338,14 +346,18 @@ class Format(ABC):
         """The result of `layout`, as bytes that a manifest file can store (never a pickle)."""
         return pack_layout(layout, schema, *self.pack_metadata(layout.metadata))
 
-    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
+    def unpack(self, data: bytes | memoryview) -> tuple[FileLayout, pa.Schema]:
         """The arguments that `pack` received.
 
         Raises:
             ValueError: the bytes are not from `pack`.
         """
         layout, schema, plain, blob = unpack_layout(data)
-        return replace(layout, metadata=self.unpack_metadata(plain, blob, schema)), schema
+        return replace(layout, metadata=self.unpack_metadata(plain, self.kept(blob), schema)), schema
+
+    def kept(self, blob: bytes | memoryview) -> Any:
+        """What `unpack_metadata` is given of a part of memory that processes share: a copy."""
+        return bytes(blob)
 
     def pack_metadata(self, metadata: Any) -> tuple[Any, bytes]:
         """A layout's metadata as a JSON value and bytes; the default assumes that the metadata is a JSON value."""

@@ -12,12 +12,19 @@ from torch_dataloader_utils.errors import DamagedFileError
 from torch_dataloader_utils.formats.sizes import size_estimate
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.layout import iceberg_layout, whole_file
-from torch_dataloader_utils.iceberg.data_files.pruning import iceberg_pruner, identity_values, null_evidence
+from torch_dataloader_utils.iceberg.data_files.pruning import (
+    iceberg_pruner,
+    identity_values,
+    named_pruner,
+    null_evidence,
+    table_name_test,
+)
 from torch_dataloader_utils.iceberg.data_files.reader import IcebergOpener
 from torch_dataloader_utils.iceberg.snapshot_info import SnapshotInfo
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout, IcebergDataFileInfo
 from torch_dataloader_utils.options import Options, progress_of
+from torch_dataloader_utils.options.sources import FILE
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck
@@ -107,6 +114,11 @@ class IcebergPlan:
         return {**vars(self), "layouts": {}}
 
     @property
+    def prunes_files(self) -> bool:
+        """Whether filters rule out some of the table's files before these are opened."""
+        return self.pruned.files_before > self.pruned.files_after
+
+    @property
     def partitions(self) -> list[dict[str, Any]]:
         """One dict per partition: "partition" (column -> value), "spec_id", "files" and "records" (physical rows)."""
         files: Counter[Any] = Counter()
@@ -144,7 +156,8 @@ class IcebergPlan:
         split, given = options.split, dict(options.read.format_options or {})
         by_bytes = split.split_rows is None and split.split_strategy is None
         small = int(split.split_bytes or 0) // 8 if by_bytes else -1
-        before, skipped = _data_files(self, given, small, options)
+        chosen = _only_named(self)
+        before, skipped = _data_files(chosen, given, small, options)
         after = _pruned(self, before)
         columns = self.table.schema.remove_metadata()
         # Without a file, nothing shows by what the files that will be appended are partitioned.
@@ -164,7 +177,7 @@ class IcebergPlan:
             opener=IcebergOpener(self.table),
             pruned=replace(pruned_counts(before, after), files_before=self.pruned.files_before),
             file_count=len(before),
-            has_rows=self.pruned.files_before > self.pruned.files_after or any(file.layout.segments for file in before),
+            has_rows=chosen.prunes_files or any(file.layout.segments for file in before),
             null_evidence=evidence,
             format_options=given,
             predicate=self.row_filter,
@@ -173,6 +186,7 @@ class IcebergPlan:
             skipped=skipped,
             row_key=self.row_key,
             hidden=self.hidden,
+            names=tuple(one.file.table_path for one in self.files) if FILE in columns.names else (),
         )
         return manifest if self.replay is None else self.replay.manifest(manifest)
 
@@ -246,11 +260,22 @@ def _layout_reader(plan: IcebergPlan, given: Mapping[str, Any], small: int) -> C
     return data_file
 
 
+def _only_named(plan: IcebergPlan) -> IcebergPlan:
+    """The plan of the files whose names the filters allow: the footers of others are not read."""
+    files = plan.files
+    for expression in (plan.row_filter, plan.scan_filter):
+        can_hold = table_name_test(expression, plan.table)
+        if can_hold is not None:
+            files = tuple(one for one in files if can_hold({FILE: one.file.table_path}, None))
+    left = plan.pruned.files_after - len(plan.files) + len(files)
+    return replace(plan, files=files, pruned=replace(plan.pruned, files_after=left))
+
+
 def _pruned(plan: IcebergPlan, files: Sequence[DataFile]) -> list[DataFile]:
     """The files with only the segments in which a row can match."""
     left = list(files)
     for expression in (plan.row_filter, plan.scan_filter):
         if expression is not None:
-            prune = iceberg_pruner(expression, plan.table)
+            prune = named_pruner(expression, plan.table) or iceberg_pruner(expression, plan.table)
             left = [replace(file, layout=prune(file.layout)) for file in left]
     return left

@@ -33,11 +33,14 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, use
-from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID
+from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID, SHARE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 from torch_dataloader_utils.iceberg.metadata import OpenTable
+from torch_dataloader_utils.options.sources import SHARES
+from torch_dataloader_utils.reading.row_names import FILE_TYPE
 from torch_dataloader_utils.schemas.columns import named_columns
+from torch_dataloader_utils.sources.row_names import check_asked
 
 _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
     BooleanType: lambda kind: pa.bool_(),
@@ -63,10 +66,11 @@ _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
 }
 # Columns that describe a row's location and history, with the ids that the specification reserves.
 METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
-    "_file": (FILE_ID, pa.string()),
+    "_file": (FILE_ID, FILE_TYPE),
     "_pos": (POSITION_ID, pa.int64()),
     "_row_id": (ROW_ID, pa.int64()),
     "_last_updated_sequence_number": (SEQUENCE_ID, pa.int64()),
+    SHARES: (SHARE_ID, pa.float32()),  # read as nulls, then set
 }
 _LINEAGE = ("_row_id", "_last_updated_sequence_number")
 
@@ -102,7 +106,7 @@ def table_schema(
         ColumnNotFoundError: `columns` names a metadata column that `metadata_columns` does not, or a pattern matches
             no column.
     """
-    _check_asked(schema, columns or (), metadata_columns)
+    check_asked([item.name for item in schema.fields], columns, metadata_columns, METADATA_COLUMNS)
     unsupported = unreadable_columns(schema, foreign)
     metadata = [_metadata_field(name, schema) for name in metadata_columns]
     # Patterns match columns with unsupported types too.
@@ -118,17 +122,6 @@ def table_schema(
                 f"columns to read, such as columns={readable[:5]}."
             )
     return pa.schema([*(item for item in fields if item.name not in unsupported), *metadata])
-
-
-def _check_asked(schema: Schema, columns: Sequence[str], metadata_columns: Sequence[str]) -> None:
-    names = {item.name for item in schema.fields}
-    for name in columns:
-        if name in METADATA_COLUMNS and name not in names and name not in metadata_columns:
-            raise ColumnNotFoundError(
-                f"columns: {name!r} is not a column of the table but a metadata column, which is kept in columns "
-                "only to set its position.",
-                remedies=[use(metadata_columns=(*metadata_columns, name))],
-            )
 
 
 def unreadable_columns(schema: Schema, foreign: Mapping[int, str]) -> dict[str, str]:

@@ -66,10 +66,10 @@ class PassProgress:
             self._shown.end(rows, rows if ended.complete else self._total, self._note(ended))
 
     def _note(self, live: ShownPass) -> str:
-        """The share of the time spent waiting; with a cache, the share of its blocks that were found in it."""
+        """The share of the time spent waiting; with a cache, the share of the bytes that were found in it."""
         seconds, waited = live.clock.times(False)
         totals = self._meter.totals().since(self._totals)
-        hits, misses = totals.of_workers("cache_hits"), totals.of_workers("cache_misses")
+        hits, misses = totals.of_workers("cache_hit_bytes"), totals.of_workers("cache_miss_bytes")
         cached = f", from cache {hits / (hits + misses):.0%}" if hits or misses else ""
         return f"data wait {waited / seconds if seconds else 0:.0%}{cached}"
 

@@ -22,6 +22,7 @@ from torch_dataloader_utils.distributed.collectives import smallest
 from torch_dataloader_utils.errors import Example, ShardingError, StaleIteratorError, use
 from torch_dataloader_utils.events import Hooks, PassEvent
 from torch_dataloader_utils.executors.workers import Workers
+from torch_dataloader_utils.iteration.cached_passes import CachedPasses
 from torch_dataloader_utils.iteration.failed_rows import FailedRows
 from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
@@ -297,6 +298,7 @@ class Passes:
         if not over.reported:
             over.reported = True
             if over.complete:
+                self._cached.complete()
                 _warn_of_unknown(over.epoch, self.meter.completed)
             self.hooks(PassEvent(over.epoch, *over.delivered, over.complete))
 
@@ -340,9 +342,12 @@ class Passes:
         self._workers = Workers(
             source.scan, source.by_key, worker if self.worker is None else replace(worker, num_workers=0)
         )
+        self._cached = CachedPasses(source, self.options)
 
     def move_to(self, source: Source) -> None:
         """Read another source, starting with the next pass that begins an epoch."""
+        if self.next_source.weights is not None and source.scan is not self.next_source.scan:
+            _LOG.warning("row weights are not those of the rows of another snapshot: each row is read once again")
         self._next_source = source
         self.settle()
 
@@ -363,13 +368,25 @@ class Passes:
             if self._live is None and _fresh(self.position):
                 self._take_next()
 
+    def settle_now(self) -> None:
+        """End the live pass, and switch to the source given to `move_to`, if there is one."""
+        if self._next_source is not None:
+            self.load(EpochPosition(self.epoch))
+            self.settle()
+
     def _take_next(self) -> None:
         if self._next_source is None:
             return
         source, self._next_source = self._next_source, None
-        self.planner = Planner(source, self.options)  # raises if the options do not work with it
+        same = source.scan is self.source.scan  # only the weights of its rows are others
+        said = self.planner.warn if same else None
+        self.planner = Planner(source, self.options, said)  # raises if the options do not work with it
         self.codec = StateCodec(source, self.options, self.planner, self.worker)
+        if same:
+            self.source = source
+            return
         self._workers.close()
+        self._cached.close()
         self._read(source)
         self.meter.listed += source.listed
         self.meter.skipped = skipped_counts(source.skipped)
@@ -379,6 +396,7 @@ class Passes:
         """End the live pass and the worker processes; the next pass starts new ones."""
         with self.ended():
             self._workers.close()
+            self._cached.close()
 
     def _started(self, position: EpochPosition, clock: PassClock) -> Pass:
         """A pass of this rank's share from a position on; with peers, only once all ranks have the same plan."""
@@ -401,8 +419,10 @@ class Passes:
                 plan.rank, position.epoch, position.taken,
             )  # fmt: skip
         self.inherited = False
+        self._cached.begin(self.planner.world)
         known = None if self.options.shard.even == "sync" else steps
         cutter, workers = self._cutter(plan, steps), self._workers
+        workers.files = self.planner.source(position.epoch).by_key
         report = FailedRows(self.hooks, position.epoch, most_failed(self.source.scan))
         begun = Pass(position, partial(self._lap, position, plan), known, cutter, workers, report, clock)
         begun.shown = self._show(begun)
@@ -422,7 +442,8 @@ class Passes:
         cutter = replace(self._cutter(plan, steps), maker=options.features.batches(form), sent=False, collate=None)
         if sync:
             cutter = replace(cutter, ended=lambda batches, taken: batches)
-        workers = Workers(self.source.scan, self.source.by_key, replace(options.worker, num_workers=0))
+        files = self.planner.source(position.epoch).by_key
+        workers = Workers(self.source.scan, files, replace(options.worker, num_workers=0))
         meter = Meter()
         begun = Pass(position, partial(self._lap, position, plan), steps, cutter, workers, Hooks(), PassClock(meter))
         shape, ranks = plan_options(options), self.planner.world.num_ranks

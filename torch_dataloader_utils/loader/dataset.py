@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch_dataloader_utils.batching.output_formats import first_imports
 from torch_dataloader_utils.checkpoint.form import check_form, plain, sealed
 from torch_dataloader_utils.checkpoint.positions import EpochPosition
-from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts, shared_part
+from torch_dataloader_utils.checkpoint.state_dict import merge_state_dicts, shared_part, weights_in
 from torch_dataloader_utils.distributed.ranks import World
 from torch_dataloader_utils.errors import CheckpointMismatchError, OptionError, UnknownOptionError
 from torch_dataloader_utils.events import Event
@@ -65,6 +65,9 @@ from torch_dataloader_utils.sources.source import Source, open_files, rows_read
 from torch_dataloader_utils.storage.waiting import limited
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
     from torch_dataloader_utils.preprocess.column_statistics import Statistics
 
 
@@ -300,6 +303,8 @@ class LoaderDataset(IterableDataset[Any]):
         """
         here, given, state = self._passes, state, plain(state)
         check_form(state)
+        if here.next_source.weights is not None and weights_in(state) == here.next_source.weights.text:
+            here.settle_now()
         before, loaded = here.next_source, here.loaded
         if state.get("source") is not None:
             self._restore_source(state["source"])
@@ -405,6 +410,56 @@ class LoaderDataset(IterableDataset[Any]):
         data = page_data(name, self._source, self._options, planner, epoch, self._of_source)
         return write_page(path, page_of(data))
 
+    def set_row_weights(
+        self,
+        values: ArrayLike | torch.Tensor | None,
+        rows: tuple[ArrayLike | torch.Tensor, ArrayLike | torch.Tensor] | None = None,
+        *,
+        rows_per_epoch: int | None = None,
+    ) -> None:
+        """Draw rows in proportion to weights, from the next epoch on. Call it between epochs, on every rank.
+
+        An epoch has `rows_per_epoch` rows (n). A row of weight w, where all weights add up to W, is drawn n w / W
+        times, rounded down or up, and on average over epochs exactly so often. Weights are kept as whole numbers of 24
+        bits, 4 bytes a row. During a pass, the call takes effect with the next epoch.
+
+        Example:
+            ```python
+            loader.set_row_weights(losses)  # of all rows, in file order
+            loader.set_row_weights(batch_losses, rows=(batch["_file"], batch["_pos"]))  # of some rows
+            ```
+
+        Args:
+            values: finite numbers of at least 0, one above 0, shape [rows]: one for each row in file order, after
+                deletes, filters, subset and limit, the same on all ranks; or one for each of `rows`. None: each row is
+                read once again.
+            rows: (file codes, positions), whole numbers of shape [rows] each, as batches have them under `_file` and
+                `_pos`: the numbers of files in file order, and of rows in them before deletes and filters. The other
+                rows keep their weights, at first 1. In a process group, the ranks' updates are joined (16 bytes a
+                row): each gives those of the rows that it has read. Of a row that is given twice, the larger counts.
+            rows_per_epoch: how many rows an epoch has, over all ranks; None: as many as there are, or with `rows` as
+                before.
+
+        Raises:
+            OptionError: values, rows or their number are wrong, or another option decides how often rows are read,
+                such as `class_weights` or `follow`.
+            CountsRequiredError: the number of rows is known only after reading.
+        """
+        here = self._passes
+        if here.worker is not None:
+            raise OptionError("set_row_weights in a worker of a foreign loader: call it where the loader was created.")
+        setting = import_module("torch_dataloader_utils.row_weights.setting")  # late, as `statistics`
+        setting.set_weights(here, values, rows, rows_per_epoch)
+
+    def row_weights(self) -> NDArray[np.float64] | None:
+        """The weights by which the live or next pass draws rows, float64 [rows]; None: it reads each row once.
+
+        States have a digest of them alone: save them beside, and set them again before the state is loaded.
+        """
+        setting = import_module("torch_dataloader_utils.row_weights.setting")
+        weights: NDArray[np.float64] | None = setting.weights_of(self._passes.source)
+        return weights
+
     def statistics(self, columns: Sequence[str] | None = None, *, footers: bool = False) -> Statistics:
         """What the columns hold: missing and different values, ends, means, quantiles. Reads all rows, of all ranks.
 
@@ -440,9 +495,15 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             CountsRequiredError: row counts are not known before reading, or with `follow=True`, the rows of the epoch
                 are not known yet, or no longer.
+            OptionError: rows are drawn by weights.
             IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
         """
         number = self._planned(epoch_number(epoch))
+        if self._source.weights is not None:
+            raise OptionError(
+                "rows_of() with row weights: rows are drawn, so a batch is no range of rows. Its '_file' and '_pos' "
+                "say which rows it has."
+            )
         if not isinstance(step, Integral):
             raise OptionError(f"step={shown(step)}: expected a whole number, the index of a batch in the epoch.")
         return self._passes.rows_of(number, step, self.world.rank if rank is None else rank)
@@ -672,7 +733,7 @@ def summary(here: Passes, options: Options, *, waits: bool) -> str:
 def _position_and_steps(planner: Planner, position: EpochPosition, waits: bool) -> str:
     ranks = f"rank {planner.world.rank} of {planner.world.num_ranks}"
     # The plan of a resumed epoch takes time, and a custom strategy must not be called for this.
-    known = not position.past and not waits and planner.plan_of_all_ranks() is not None
+    known = not position.past and not waits and planner.plan_of_all_ranks(position.epoch) is not None
     steps = planner.steps(position.epoch, planner.world.rank) if known else None
     if steps is not None:
         return f"{ranks}, {plural(steps, 'step')} in epoch {position.epoch}"

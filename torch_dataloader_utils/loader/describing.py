@@ -9,6 +9,7 @@ from typing import Any
 from torch_dataloader_utils.convert.stacks import stacked_keys
 from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.kernels import compiled
+from torch_dataloader_utils.loader.cached_share import cached_share
 from torch_dataloader_utils.loader.description import BatchKey, Description, RankShare
 from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import Options, repeats_rows
@@ -50,7 +51,7 @@ def described(dataset: str, here: Passes, options: Options, epoch: int, *, waits
         epoch: the epoch.
         waits: whether the next pass waits for rows that are appended to a table.
     """
-    return _Facts(here.source, options, here.planner, epoch, waits).description(dataset)
+    return _Facts(here.planner.source(epoch), options, here.planner, epoch, waits).description(dataset)
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,9 @@ class _Facts:
 
     def description(self, dataset: str) -> Description:
         """The description; `dataset` is the name of the kind of dataset."""
-        source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks()
+        source, world, plan = self.source, self.planner.known_world, self.planner.plan_of_all_ranks(self.epoch)
         own = self._rank_plan(plan, world.rank)
+        cached = cached_share(source, plan, self.epoch, world)
         segments = [segment for file in source.files for segment in file.layout.segments]
         ranks = self._ranks(plan, own)
         worker_splits = tuple(len(own.shard(worker).splits) for worker in range(len(own.shards)))
@@ -74,8 +76,9 @@ class _Facts:
         return Description(
             dataset=dataset, epoch=self.epoch, snapshot=snapshot, replay=replay, follow=self._follow,
             files=len(source.files), skipped=source.skipped, subset=subset_in_words(source),
+            weights="" if source.weights is None else source.weights.in_words,
             transform="; ".join(dict.fromkeys(_transforms(source))),
-            mix=self._mix(own, world.num_ranks),
+            mix=self._mix(own, world.num_ranks), cache=cached.text,
             packing=self.options.pack.text, buckets=source.buckets, uncounted=self.options.uncounted,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
@@ -92,7 +95,7 @@ class _Facts:
             worker_splits=worker_splits, shuffle_window=own.window,
             shuffle=shuffle_sentence(self.options.shuffle.permutes, own, packs=source.unit is Unit.SEQUENCE),
             batch_variance=_variance(own),
-            warnings=tuple(self._warnings(plan, own, worker_splits)),
+            warnings=(*self._warnings(plan, own, worker_splits), *([cached.advice] if cached.advice else [])),
         )  # fmt: skip
 
     @property
@@ -245,7 +248,7 @@ def sorted_advice(source: Source) -> Advice | None:
 def _sorted_by(source: Source) -> Iterator[tuple[str, ...]]:
     """The columns that each part is sorted by."""
     for scan, files in _scans(source):
-        yield sorted_columns(files, scan.opener, scan.schema.names)
+        yield sorted_columns(files, scan.opener, [name for name in scan.schema.names if name not in scan.names])
 
 
 def _decoders(source: Source) -> Iterator[str]:

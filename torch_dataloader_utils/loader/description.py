@@ -24,7 +24,9 @@ from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_names
 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
-_SAID = ("snapshot", "follow", "replay", "subset", "transform", "mix")  # texts, each shown if there is something to say
+_DEFAULT = "default: "  # before a source of ranks that is none
+# Texts, each shown if there is something to say.
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "transform", "mix", "cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,10 @@ class Description:
         replay: which older rows are read beside the appended ones; "" if none are.
         skipped: damaged files that are left out.
         subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
+        weights: how many rows are drawn by their weights; "" if none are.
         mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
         transform: what becomes of rows for which it fails, and whether it draws, of each dataset; "" for errors alone.
+        cache: how much of later epochs a cache of this size holds; "" without one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
@@ -113,7 +117,9 @@ class Description:
     skipped: tuple[SkippedFile, ...]
     subset: str
     transform: str
+    weights: str
     mix: str
+    cache: str
     packing: str
     uncounted: str
     buckets: str
@@ -249,9 +255,11 @@ class Description:
 
     @property
     def _notes(self) -> list[tuple[str, str]]:
-        notes = [("ranks", f"from {self.ranks_from}")]
-        if self.idle_ranks:
-            notes.append(("idle", f"{plural(len(self.idle_ranks), 'rank')} without rows: {listed(self.idle_ranks)}"))
+        by_default = self.ranks_from.startswith(_DEFAULT)
+        notes = [("ranks", self.ranks_from.removeprefix(_DEFAULT) if by_default else f"from {self.ranks_from}")]
+        if idle := self.idle_ranks:
+            has, word = ("has", "rank") if len(idle) == 1 else ("have", "ranks")
+            notes.append(("idle", f"{plural(len(idle), 'rank')} {has} no rows: {word} {listed(idle)}"))
         if self.not_delivered:
             left = plural(self.not_delivered, self.units.removesuffix("s"))
             notes.append(("left out", f"{left} that no rank delivers in this epoch"))

@@ -37,6 +37,10 @@ from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.storage import usable_cores
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import ArrayLike, NDArray
+
     from torch_dataloader_utils.preprocess.column_statistics import Statistics
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -247,6 +251,20 @@ class StructuredLoader(DataLoader[Any], Generic[OutputFormat_co, Collated_co]):
     def statistics(self, columns: Sequence[str] | None = None, *, footers: bool = False) -> Statistics:
         """What the columns hold; reads all rows, of all ranks (see `LoaderDataset.statistics`)."""
         return self.dataset.statistics(columns, footers=footers)
+
+    def set_row_weights(
+        self,
+        values: ArrayLike | torch.Tensor | None,
+        rows: tuple[ArrayLike | torch.Tensor, ArrayLike | torch.Tensor] | None = None,
+        *,
+        rows_per_epoch: int | None = None,
+    ) -> None:
+        """Draw rows in proportion to weights, from the next epoch on (see `LoaderDataset.set_row_weights`)."""
+        self.dataset.set_row_weights(values, rows, rows_per_epoch=rows_per_epoch)
+
+    def row_weights(self) -> NDArray[np.float64] | None:
+        """The weights by which rows are drawn, float64 [rows]; None if they are not (see `LoaderDataset`)."""
+        return self.dataset.row_weights()
 
     def verdict(self) -> Verdict | None:
         """What limited the speed of the last complete pass, and what to change; None before it."""

@@ -18,6 +18,7 @@ from torch_dataloader_utils.redaction import redacts_errors
 from torch_dataloader_utils.sources.agreement import sharers_of
 from torch_dataloader_utils.sources.source import Source, open_snapshot
 from torch_dataloader_utils.sources.tables import SnapshotCursor, TableSnapshot, TableSource
+from torch_dataloader_utils.sources.vocabularies import continued
 from torch_dataloader_utils.storage.waiting import limited
 
 
@@ -206,7 +207,8 @@ class SnapshotDataset(LoaderDataset):
         """The source at another position in the history of its table, or of this view of it."""
         table = table or self._known_table("another snapshot than its own")
         with limited(self._options.worker.timeout):
-            return open_snapshot(_snapshot_at(table, cursor, self._options), self._options)
+            source = open_snapshot(_snapshot_at(table, cursor, self._options), self._options)
+        return continued(source, self._latest.next_source)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._table = None  # it may hold a catalog

@@ -31,7 +31,9 @@ _FAMILIES = {
     "bytes_by_pyarrow": _Family(
         "pyarrow_decoded_bytes_total", "counter", "Stored bytes of Parquet decoded by pyarrow."
     ),
-    "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of blocks of bytes found in the cache."),
+    "cache_hits": _Family("cache_hits_total", "counter", "Blocks of bytes found in the cache."),
+    "cache_hit_bytes": _Family("cache_hit_bytes_total", "counter", "Bytes found in the cache."),
+    "cache_hit_fraction": _Family("cache_hit_ratio", "gauge", "Share of the bytes found in the cache."),
     "skipped_files": _Family("skipped_files", "gauge", "Damaged files left out."),
     "skipped_rows": _Family("skipped_rows", "gauge", "Rows of damaged files left out, as far as known."),
     "rows_failed": _Family("failed_rows_total", "counter", "Rows for which a transform failed, without an error."),

@@ -157,7 +157,7 @@ def metrics(
         lap_rows: a rank's rows of each dataset of a combination, if it reads all of them once.
         detail: whether to include seconds by stage, also for each I/O worker.
     """
-    hits, misses = totals.of_workers("cache_hits"), totals.of_workers("cache_misses")
+    hits, misses = totals.of_workers("cache_hit_bytes"), totals.of_workers("cache_miss_bytes")
     flat = {
         "data_wait_s": totals.waited,
         # The two are read one after the other, which shows in intervals of microseconds.
@@ -171,6 +171,8 @@ def metrics(
         "retries": float(totals.of_workers("retries")),
         "bytes_decoded": float(totals.of_workers("bytes_decoded")),
         "bytes_by_pyarrow": float(totals.of_workers("bytes_by_pyarrow")),
+        "cache_hits": float(totals.of_workers("cache_hits")),
+        "cache_hit_bytes": float(hits),
         "cache_hit_fraction": _fraction(hits, hits + misses),
         "skipped_files": float(totals.skipped[0]),
         "skipped_rows": float(totals.skipped[1]),

@@ -73,6 +73,7 @@ class ReadOptions(Checked):
         None, doc="an existing fsspec or pyarrow filesystem, instead of storage_options", repr=False
     )
     manifest: str | os.PathLike[str] | None = option_of(Files, "manifest")
+    metadata_columns: Sequence[str] = option_of(Files, "metadata_columns")
     cache: Cache | None = option(
         None,
         maybe(a(Cache)),

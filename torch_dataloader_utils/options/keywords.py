@@ -177,12 +177,12 @@ _FUNCTIONS: dict[Call, str] = {
     "combine": "combine",
 }
 _LEFT_OUT: dict[Call, tuple[str, ...]] = {
-    "stream": (*_NOT_OF_TABLES, *_OF_TABLES),
+    "stream": (*_NOT_OF_TABLES, *_OF_TABLES, "metadata_columns"),
     "files": _OF_TABLES,
     "table": (*_NOT_OF_TABLES, "on_error"),
     "iceberg": (*_NOT_OF_TABLES, *_OF_TABLES),  # the value of the table has them
     "delta": (*_NOT_OF_TABLES, "filesystem", *_OF_TABLES),  # deltalake has clients of its own
-    "combine": (*_NOT_OF_TABLES, *_OF_TABLES),
+    "combine": (*_NOT_OF_TABLES, *_OF_TABLES, "metadata_columns"),
 }
 
 
@@ -314,13 +314,10 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
 def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
     """The options of a loader, with what the source says of them."""
     own = {"follow": source.follow, "appended": source.appended} if isinstance(source, Iceberg) else {}
+    own |= {name: getattr(source, name) for name in ("metadata_columns",) if name in source.fields}
     if isinstance(source, Files):
         own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
-    options = replace(_options({**known, **own}), keywords=known)
-    if not isinstance(source, Iceberg) or options.read.columns is None:
-        return options
-    columns = list(dict.fromkeys([*options.read.columns, *source.metadata_columns]))
-    return replace(options, read=replace(options.read, columns=columns))
+    return replace(_options({**known, **own}), keywords=known)
 
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str) -> dict[str, Any]:
@@ -377,9 +374,11 @@ def _options(given: Mapping[str, Any], datasets: int = 0) -> Options:
     keywords = _held(given)
     options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()}, datasets=datasets)
     check_together(options)
-    split, shuffle = options.split, options.shuffle.settled
+    split, shuffle, read = options.split, options.shuffle.settled, options.read
     size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes
-    return replace(options, split=replace(split, split_bytes=size), shuffle=shuffle, keywords=given)
+    if read.columns is not None:  # these place what is added anyway
+        read = replace(read, columns=list(dict.fromkeys([*read.columns, *read.metadata_columns])))
+    return replace(options, read=read, split=replace(split, split_bytes=size), shuffle=shuffle, keywords=given)
 
 
 def _group(kind: type[T], keywords: Mapping[str, Any]) -> T:
@@ -402,7 +401,7 @@ def _names(kind: type) -> list[str]:
 # With a lower threshold, different words match: "batch_bytes" and "split_bytes", "split" and "split_rows".
 _ALIKE = 0.85
 
-_TORCH = "an option of torch's DataLoader: "
+_TORCH = "it is an option of torch's DataLoader; "
 _FEWER = "use limit=n for the first n rows, fraction=0.1 for a sample, or steps_per_epoch=n for n steps in every epoch."
 _PARTS = "use subset=Subsets({'train': 0.9, 'val': 0.1})['train'], or give files, such as path='data/train/'."
 _SECRETS = "credentials are keys of storage_options={...}."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch_dataloader_utils.errors import OptionError, use
+from torch_dataloader_utils.options.sources import FILE, POSITION
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.values import Checked, Value, a, flag, maybe, names, one_of, option, setting, whole, word
 
@@ -21,6 +22,9 @@ _HF = {
     ENDS: ("cu_seq_lens_q", "cu_seq_lens_k"),
     LONGEST: ("max_length_q", "max_length_k"),
 }
+# What names documents in batches: columns that name rows -> the keys of those of all documents, one after another.
+OF_DOCUMENTS = {FILE: "document_file", POSITION: "document_pos"}
+NAMED = {name: f"\0{name}" for name in OF_DOCUMENTS}  # the same of tokens, within a block; no column has such a name
 LABELS = "labels"
 IGNORED = -100  # a label that the losses of torch and transformers leave out
 SIDES = ("chosen_", "rejected_")  # how the keys of the sides of a pair begin

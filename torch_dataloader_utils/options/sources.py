@@ -193,6 +193,38 @@ class SourceValue(Value):
     """What is read."""
 
 
+# Columns that can be added: the name of a row's file, the row's number there, and how often it is drawn on average.
+FILE, POSITION, SHARES = "_file", "_pos", "_draws"
+_columns_to_add = values(
+    "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
+)
+
+
+def _metadata_columns(name: str, given: Any) -> tuple[str, ...]:
+    """The names of the columns, each once."""
+    return tuple(dict.fromkeys(_columns_to_add(name, given)))
+
+
+def _check_named(given: Sequence[str], what: str) -> None:
+    """Check that these are columns that can be added.
+
+    Args:
+        given: names of columns.
+        what: in which there are no others.
+
+    Raises:
+        OptionError: one is not.
+    """
+    for name in given:
+        if name not in (FILE, POSITION, SHARES):
+            kept = [each for each in given if each in (FILE, POSITION, SHARES)]
+            raise OptionError(
+                f"metadata_columns: {name!r}: {what} have {FILE!r} and {POSITION!r}, which name a row as long as its "
+                "file is not written again.",
+                remedies=[use(metadata_columns=kept or [FILE, POSITION])],
+            )
+
+
 class Files(SourceValue):
     """Files, with what their names and contents do not say.
 
@@ -220,8 +252,13 @@ class Files(SourceValue):
         doc="a file that caches the list of files and their footers; created if missing",
     )
 
+    metadata_columns: Sequence[str] = setting(
+        default=(), check=_metadata_columns, doc='columns that name rows, "_file" and "_pos", to add'
+    )
+
     def check(self) -> None:
-        """Check that only one schema gives the types of columns that folders make."""
+        """Check that only one schema gives the types of columns that folders make, and the names of columns to add."""
+        _check_named(self.metadata_columns, "files")
         folders = self.partitioning
         if self.schema is not None and isinstance(folders, Hive) and folders.schema is not None:
             raise OptionError(
@@ -232,11 +269,6 @@ class Files(SourceValue):
 
 _ENDS = (".json", ".gz")  # of metadata files
 _AS_OF = "read what was current at this time: a datetime with zone, ISO text, or milliseconds"
-_metadata_columns = values(
-    "names, such as ['_file', '_pos']", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
-)
-
-
 _NAME = re.compile(r"[\w.-]+")  # of a catalog; an address, which may hold a password, is none
 
 
@@ -355,9 +387,13 @@ class Delta(SourceValue):
     )
     version: int | None = setting(default=None, check=maybe(whole(0)), doc="read this version, with its own schema")
     as_of: datetime | str | int | None = setting(default=None, check=maybe(time), doc=_AS_OF)
+    metadata_columns: Sequence[str] = setting(
+        default=(), check=_metadata_columns, doc='columns that name rows, "_file" and "_pos", to add'
+    )
 
     def check(self) -> None:
-        """Check that at most one of `version` and `as_of` is given."""
+        """Check that at most one of `version` and `as_of` is given, and the names of columns to add."""
+        _check_named(self.metadata_columns, "Delta tables")
         if self.version is not None and self.as_of is not None:
             raise OptionError(f"version={self.version}, as_of={shown(self.as_of)}: expected one of the two.")
 

@@ -138,7 +138,9 @@ class Subsets(Value):
         doc="the columns whose values are hashed; None: the row's place (file, row number)",
     )
     unit: Unit = setting(
-        default="row", check=_unit, doc="what stays together in a subset; only segments and files save reading"
+        default="row",
+        check=_unit,
+        doc="what stays together in a subset; 'segment' and 'file' skip the rows of other subsets",
     )
     seed: int = setting(default=0, check=whole(), doc="another seed makes other subsets")
 

@@ -18,10 +18,10 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
 from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import IGNORED, Pack
+from torch_dataloader_utils.options.packing import IGNORED, OF_DOCUMENTS, Pack
 from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, starts_of
-from torch_dataloader_utils.packing.sequences import Sequences, side_by_side
-from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels
+from torch_dataloader_utils.packing.sequences import Sequences, owners_of, side_by_side
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels, report_of_names
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.buffers import Scratch
 from torch_dataloader_utils.reading.windows import Span, is_rest, places_of, whole_of
@@ -39,7 +39,8 @@ class DocumentPacking:
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
-        names: of the datasets, by which tokens are counted, if a sequence is of one; else empty.
+        datasets: their names, by which tokens are counted, if a sequence is of one; else empty.
+        names: the columns that name documents.
     """
 
     pads: Mapping[str, Any]
@@ -49,18 +50,20 @@ class DocumentPacking:
     sequences: int
     valid_key: str | None = None
     source_key: str | None = None
-    names: tuple[str | int, ...] = ()
+    datasets: tuple[str | int, ...] = ()
+    names: tuple[str, ...] = ()
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
         added = () if self.source_key is None else (self.source_key,)
-        return (*keys_of(self.sides, self.valid_key), *added)
+        return (*keys_of(self.sides, self.valid_key, self.names), *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
         report = {key: content for side in self.sides for key, content in side.report(rows).items()}
+        report |= report_of_names(self.names)
         if self.source_key is not None:
             report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
         return report
@@ -92,6 +95,9 @@ class DocumentPacking:
         packed: dict[str, Column] = {}
         for side, sequences in zip(self.sides, layouts, strict=True):
             packed.update(self._columns(side, columns, sequences, memory))
+        if self.names:
+            owners = owners_of(lengths[0], longest, self.pack.length)
+            packed.update(self._names(block.columns or {}, layouts[0], owners))
         self._count(layouts, packed, part)
         return Block.of_columns(len(layouts[0]), packed)
 
@@ -107,8 +113,20 @@ class DocumentPacking:
         arrays = [column.array for column in labels if isinstance(column, Dense)]
         trained = sum(int(np.count_nonzero(array != IGNORED)) for array in arrays) if arrays else None
         real = tokens - sum(sequences.padding for sequences in layouts)
-        source = self.names[part] if self.names else None
+        source = self.datasets[part] if self.datasets else None
         recorder().count_tokens(PackedTokens(source, shape[0], tokens, real, trained))
+
+    def _names(self, columns: Mapping[str, Column], sequences: Sequences, owners: Array) -> dict[str, Column]:
+        """What names the documents of each sequence, in their order; `owners`: the document of each of its sources."""
+        real = sequences.documents >= 0
+        documents = owners[sequences.runs[real]]
+        offsets = np.append(0, np.cumsum(real))[sequences.offsets]
+        named = {name: columns[name] for name in self.names}
+        return {
+            OF_DOCUMENTS[name]: Ragged(column.array[documents], offsets, "flat")
+            for name, column in named.items()
+            if isinstance(column, Dense)
+        }
 
     def _check_long(self, longest: Array) -> None:
         """Check that documents are not too long, if that is an error; of pairs, these are the longer sides."""

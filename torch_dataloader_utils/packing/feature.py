@@ -16,7 +16,7 @@ from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.model import DataFile, Unit
 from torch_dataloader_utils.options import Options, PackOptions, repeats_rows
 from torch_dataloader_utils.options.clashes import PACKED_CLASSES
-from torch_dataloader_utils.options.packing import IGNORED, KEYS, LABELS, Pack
+from torch_dataloader_utils.options.packing import IGNORED, KEYS, LABELS, OF_DOCUMENTS, Pack
 from torch_dataloader_utils.packing.documents import DocumentPacking
 from torch_dataloader_utils.packing.masked_labels import LabelsForMask
 from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
@@ -40,10 +40,12 @@ class Packing(Feature):
     Attributes:
         pack: says how.
         valid_key: key of the mask of real rows, or None if no plan repeats any.
+        names: the columns that name documents.
     """
 
     pack: Pack
     valid_key: str | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def unit_tokens(self) -> int:
@@ -63,10 +65,11 @@ class Packing(Feature):
         for name, path in paths.items():
             if path is None:
                 raise ColumnNotFoundError(f"pack={pack.short()}: no column {name!r}: {available_columns(schema, name)}")
-        tops = {path[0] for path in paths.values() if path is not None}
+        names = [name for name in self.names if name in schema.names]
+        tops = {*(path[0] for path in paths.values() if path is not None), *names}
         if whole:
             return pa.schema([field for field in schema if field.name in tops])
-        return select_columns(schema, columns)
+        return select_columns(schema, list(dict.fromkeys([*columns, *names])))
 
     def known_counts(
         self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
@@ -110,8 +113,9 @@ class BestFit(Packing):
         pack, group = self.pack, options.pack
         valid_key, sides, pads = _checked(pack, source.scan, keys, options)
         _check_source_key(self.source_key, sides, valid_key)
-        names = _names(source, options)
-        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key, self.source_key, names)
+        named, names = _datasets(source, options), _names(source.scan)
+        windows, key = (group.documents, group.sequences), self.source_key
+        stage = DocumentPacking(pads, pack, sides, *windows, valid_key, key, named, names)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -160,7 +164,7 @@ class Wrap(Packing):
 
     def counted_key(self, scan: ScanSpec) -> str:
         """The key of the first column that is packed, whose lists say how many tokens documents have."""
-        return (self.pack.columns or scan.converter.keys)[0]
+        return _packed(self.pack, scan, scan.converter.keys)[0]
 
     def planned(self, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
         """These files, whose live rows are tokens."""
@@ -170,7 +174,8 @@ class Wrap(Packing):
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
         _check_source_key(self.source_key, [side], valid_key)
-        stage = Wrapping(side, valid_key, self.source_key, _names(source, options), _splits_of_draws(source.scan))
+        named, names = _datasets(source, options), _names(source.scan)
+        stage = Wrapping(side, valid_key, self.source_key, named, names, _splits_of_draws(source.scan))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -214,7 +219,8 @@ class UncountedWrap(Packing):
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
         _check_source_key(self.source_key, [side], valid_key)
-        stage = UncountedWrapping(side, valid_key, self.source_key, _names(source, options))
+        named, names = _datasets(source, options), _names(source.scan)
+        stage = UncountedWrapping(side, valid_key, self.source_key, named, names)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -231,14 +237,14 @@ def packing(options: Options) -> Packing | None:
     pack = options.pack.pack
     if pack is None:
         return None
-    if options.pack.wraps and options.streams:
-        return UncountedWrap(pack, _valid_key(options), options.mix.source_key)
-    if options.pack.wraps:
-        return Wrap(pack, _valid_key(options), options.mix.source_key)
-    return BestFit(pack, _valid_key(options), options.mix.source_key)
+    names = tuple(name for name in options.read.metadata_columns if name in OF_DOCUMENTS)
+    if not options.pack.wraps:
+        return BestFit(pack, _valid_key(options), names, options.mix.source_key)
+    made = UncountedWrap if options.streams else Wrap
+    return made(pack, _valid_key(options), names, options.mix.source_key)
 
 
-def _names(source: Source, options: Options) -> tuple[str | int, ...]:
+def _datasets(source: Source, options: Options) -> tuple[str | int, ...]:
     """The names of datasets, or their numbers, if a sequence is of one of several; else nothing."""
     scan = source.scan
     if not (isinstance(scan, CombinedScan) and options.mixes_rows):
@@ -281,15 +287,47 @@ def _checked(
         if isinstance(part, ScanSpec) and part.copies is not None:
             raise PACKED_CLASSES.between("class_weights", "pack")
     report, valid_key = scan.report(), _valid_key(options)
-    _check_columns(pack, keys, report)
-    sides = sides_of(pack, pack.columns or keys)
-    _check_pairs(sides, pack.columns or keys)
+    packed, names = _packed(pack, scan, keys), _names(scan)
+    _check_columns(pack, [key for key in keys if key not in names], report)
+    _check_names(pack, names)
+    sides = sides_of(pack, packed)
+    _check_pairs(sides, packed)
     _check_labels(sides, valid_key)
-    taken = [key for side in sides for key in (*KEYS, *side.added) if key in side.columns or key == valid_key]
+    added = {key for side in sides for key in (*KEYS, *side.added)} | {OF_DOCUMENTS[name] for name in names}
+    taken = [key for key in (*packed, valid_key) if key in added]
     if taken:
         raise OptionError(f"{taken[0]!r} is a key that pack adds to batches: rename the column, or the valid_key.")
     contents = {key: content for side in sides for key, content in side.report(report).items() if key in side.filled}
     return valid_key, sides, _pads(pack, {key: np.dtype(content["dtype"]) for key, content in contents.items()})
+
+
+def _names(scan: Scan) -> tuple[str, ...]:
+    """The columns that name documents, in all datasets."""
+    parts = scan.scans if isinstance(scan, CombinedScan) else (scan,)
+    found = [_named(part) if isinstance(part, ScanSpec) else () for part in parts]
+    return tuple(name for name in found[0] if all(name in each for each in found))
+
+
+def _named(scan: ScanSpec) -> tuple[str, ...]:
+    """The columns of a dataset that name documents; one that a transform replaced is another column."""
+    dense = {plan.key for plan in scan.converter.plans if plan.leaf.report()["kind"] == "dense"}
+    return tuple(name for name in scan.names if name in OF_DOCUMENTS and name in dense)
+
+
+def _packed(pack: Pack, scan: Scan, keys: Sequence[str]) -> Sequence[str]:
+    """The columns that are packed."""
+    names = _names(scan)
+    return pack.columns or [key for key in keys if key not in names]
+
+
+def _check_names(pack: Pack, names: Sequence[str]) -> None:
+    """Check that batches may have names of documents."""
+    if names and pack.keys is not None:
+        raise OptionError(
+            f"pack={pack.short()}: batches for a model have no names of documents, which metadata_columns asks for: "
+            "leave out metadata_columns.",
+            remedies=[use(pack=pack.replace(keys=None))],
+        )
 
 
 def _splits_of_draws(scan: Scan) -> int | None:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from torch_dataloader_utils.batching.batches import BatchMaker, Part
-from torch_dataloader_utils.convert.columns import Array, Column, Dense
-from torch_dataloader_utils.options.packing import DOCUMENTS, LABELS, Pack
+from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
+from torch_dataloader_utils.options.packing import DOCUMENTS, LABELS, NAMED, OF_DOCUMENTS, Pack
 from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns
 from torch_dataloader_utils.packing.sides import PackedSide, made_labels
 from torch_dataloader_utils.reading.blocks import Block
@@ -69,6 +69,7 @@ class SequenceMaker:
         datasets = {}
         if self._source_key is not None:
             datasets[self._source_key] = Dense(columns.pop(self._source_key)[:: self._length].astype(np.int64))
+        names = {OF_DOCUMENTS[name]: columns.pop(key) for name, key in NAMED.items() if key in columns}
         begins = columns.pop(DOCUMENTS).copy()
         begins[:: self._length] = True
         starts = np.flatnonzero(begins)
@@ -79,7 +80,8 @@ class SequenceMaker:
         tokens: dict[str, Column] = {key: Dense(array.reshape(shape)) for key, array in columns.items()}
         added = sequence_columns(lengths, documents, offsets, shape, self._numbers)
         named = PackedSide("", tuple(columns), self._pack).named(added)
-        return Block.of_columns(shape[0], {**tokens, **named, **datasets})
+        of_documents = {key: Ragged(array[starts], offsets, "flat") for key, array in names.items()}
+        return Block.of_columns(shape[0], {**tokens, **named, **of_documents, **datasets})
 
     def _label(self, columns: dict[str, Array], starts: Array) -> None:
         """Replace the labels of the block, which are views, by those of documents that start at these tokens."""

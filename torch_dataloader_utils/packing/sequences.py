@@ -85,7 +85,7 @@ def _parts(lengths: I64, longest: I64, capacity: int, long: str, order: I64 | No
         long: what becomes of documents with more tokens.
         order: the documents in the order of the stream; None for that in which they are stored.
     """
-    if longest.max(initial=0) <= capacity and lengths.min(initial=1):
+    if _are_whole(lengths, longest, capacity):
         return lengths, np.arange(len(lengths)) if order is None else order
     parts = -(-lengths // capacity)
     last = np.cumsum(parts) - 1
@@ -100,6 +100,17 @@ def _parts(lengths: I64, longest: I64, capacity: int, long: str, order: I64 | No
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return sizes, kept[stable_order(np.repeat(places, parts)[kept])]
+
+
+def owners_of(lengths: I64, longest: I64, capacity: int) -> I64:
+    """The document of each source of sequences, shape [sources]; arguments as of `side_by_side`."""
+    documents = np.arange(len(lengths))
+    return documents if _are_whole(lengths, longest, capacity) else np.repeat(documents, -(-lengths // capacity))
+
+
+def _are_whole(lengths: I64, longest: I64, capacity: int) -> bool:
+    """Whether each document is one source: none is cut, and none is empty."""
+    return bool(longest.max(initial=0) <= capacity and lengths.min(initial=1))
 
 
 def _packed(sizes: I64, capacity: int, window: tuple[int, int]) -> I64:

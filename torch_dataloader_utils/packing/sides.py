@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column
-from torch_dataloader_utils.options.packing import ENDS, LABELS, LONGEST, Pack
+from torch_dataloader_utils.options.packing import ENDS, LABELS, LONGEST, OF_DOCUMENTS, Pack
 
 
 def made_labels(tokens: Array) -> Array:
@@ -83,10 +83,21 @@ def sides_of(pack: Pack, columns: Iterable[str]) -> tuple[PackedSide, ...]:
     )
 
 
-def keys_of(sides: Sequence[PackedSide], valid_key: str | None) -> tuple[str, ...]:
+def keys_of(sides: Sequence[PackedSide], valid_key: str | None, names: Sequence[str] = ()) -> tuple[str, ...]:
     """The keys of a batch of these sides, in order.
 
     Models of transformers take no mask, so their labels have it instead: see `LabelsForMask`.
+
+    Args:
+        sides: what is packed.
+        valid_key: the key of the mask of real rows, or None if no plan repeats any.
+        names: the columns that name documents.
     """
     mask = [] if valid_key is None or sides[0].pack.keys is not None else [valid_key]
-    return (*(key for side in sides for key in side.keys), *mask)
+    return (*(key for side in sides for key in side.keys), *(OF_DOCUMENTS[name] for name in names), *mask)
+
+
+def report_of_names(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What batches hold of the columns that name documents, by key."""
+    content = {"kind": "dense", "dtype": "int64", "shape": "[documents]", "arrow": "int64"}
+    return {OF_DOCUMENTS[name]: dict(content) for name in names}

@@ -19,10 +19,10 @@ from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import DOCUMENTS
+from torch_dataloader_utils.options.packing import DOCUMENTS, NAMED
 from torch_dataloader_utils.packing.documents import document_lengths
 from torch_dataloader_utils.packing.fragments import Fragments
-from torch_dataloader_utils.packing.sides import PackedSide, keys_of
+from torch_dataloader_utils.packing.sides import PackedSide, keys_of, report_of_names
 from torch_dataloader_utils.reading.blocks import Block, PieceReader, noting
 from torch_dataloader_utils.reading.runs import SegmentRun, runs_of
 from torch_dataloader_utils.reading.windows import Span
@@ -39,24 +39,26 @@ class WrappedStage:
         side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
-        names: of the datasets, by which tokens are counted, if a sequence is of one; else empty.
+        datasets: their names, by which tokens are counted, if a sequence is of one; else empty.
+        names: the columns that name documents.
     """
 
     side: PackedSide
     valid_key: str | None = None
     source_key: str | None = None
-    names: tuple[str | int, ...] = ()
+    datasets: tuple[str | int, ...] = ()
+    names: tuple[str, ...] = ()
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
         added = () if self.source_key is None else (self.source_key,)
-        return (*keys_of([self.side], self.valid_key), *added)
+        return (*keys_of([self.side], self.valid_key, self.names), *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        report = self.side.report(rows)
+        report = self.side.report(rows) | report_of_names(self.names)
         if self.valid_key in self.keys:  # of tokens, where whole documents have one of sequences
             shape = f"[B, {self.side.pack.length}]"
             report[self.valid_key] = {"kind": "dense", "dtype": "bool", "shape": shape, "arrow": "bool"}
@@ -113,12 +115,14 @@ class TokenReader:
                 selected(by_run[owner], piece.rows, self._starts(runs[owner].file)[runs[owner].first])
                 for piece, owner in zip(pieces, owners, strict=True)
             )
-            block = self._tokens(columns, [stream_of(piece, selections) for piece in task.pieces])
+            streams = [stream_of(piece, selections) for piece in task.pieces]
+            named = {name: (documents.columns or {})[name] for name in self._wrapping.names}
+            block = self._tokens(columns, named, streams)
         if self._wrapping.source_key is not None:  # a task is of one dataset
             part = np.full(block.rows, split_of(pieces[0]).file.part, np.int32)
             block = Block.of_columns(block.rows, {**(block.columns or {}), self._wrapping.source_key: Dense(part)})
-        names, rows = self._wrapping.names, block.rows
-        source = names[split_of(pieces[0]).file.part] if names else None
+        datasets, rows = self._wrapping.datasets, block.rows
+        source = datasets[split_of(pieces[0]).file.part] if datasets else None
         recorder().count_tokens(PackedTokens(source, rows, rows, 0 if task.pad else rows))
         return block.marked(self._wrapping.valid_key, not task.pad)
 
@@ -212,13 +216,26 @@ class TokenReader:
             found.append(fragments)
         return found
 
-    def _tokens(self, columns: Mapping[str, Ragged], streams: Sequence[Fragments]) -> Block:
-        """The tokens of these streams, one after another; without a copy if they are stored so."""
+    def _tokens(
+        self, columns: Mapping[str, Ragged], named: Mapping[str, Column], streams: Sequence[Fragments]
+    ) -> Block:
+        """The tokens of these streams, one after another; without a copy if they are stored so.
+
+        Args:
+            columns: of documents.
+            named: what names documents; of tokens, it is under `NAMED`.
+            streams: the tokens.
+        """
         arrays: dict[str, Array] = {}
         for key in self._wrapping.side.columns:
             parts = [_gathered(columns[key], stream) for stream in streams]
             arrays[key] = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        ends = Fragments.joined(streams).ends
+        fragments = Fragments.joined(streams)
+        ends, offsets = fragments.ends, columns[self._wrapping.side.columns[0]].offsets
+        documents = np.searchsorted(offsets, fragments.starts, "right") - 1 if named else None
+        for name, column in named.items():
+            if isinstance(column, Dense):
+                arrays[NAMED[name]] = np.repeat(column.array[documents], fragments.lengths)
         begins = np.zeros(int(ends[-1]) if len(ends) else 0, np.bool_)
         begins[:1] = True
         begins[ends[:-1]] = True

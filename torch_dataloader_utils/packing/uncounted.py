@@ -10,7 +10,7 @@ import numpy as np
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey
-from torch_dataloader_utils.options.packing import DOCUMENTS
+from torch_dataloader_utils.options.packing import DOCUMENTS, NAMED
 from torch_dataloader_utils.packing.documents import PackedReader, Workspace, document_lengths
 from torch_dataloader_utils.packing.stream import WrappedStage
 from torch_dataloader_utils.reading.blocks import Block, PieceReader
@@ -46,8 +46,12 @@ class UncountedWrapping(WrappedStage):
             column = given[key] if order is None else given[key].take(order)
             columns[key] = Dense(column.values[column.offsets[0] : column.offsets[-1]])
         lengths = lengths if order is None else lengths[order]
+        for name in self.names:
+            named = (block.columns or {})[name]
+            assert isinstance(named, Dense)
+            columns[NAMED[name]] = Dense(np.repeat(named.array if order is None else named.array[order], lengths))
         count = int(lengths.sum())
-        recorder().count_tokens(PackedTokens(self.names[part] if self.names else None, count, count, count))
+        recorder().count_tokens(PackedTokens(self.datasets[part] if self.datasets else None, count, count, count))
         begins = np.zeros(count, np.bool_)
         begins[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         return Block.of_columns(len(begins), {**columns, DOCUMENTS: Dense(begins)})

@@ -45,6 +45,8 @@ def why_fixed(source: Source, options: Options) -> str | None:
         return "the sharding policy is a function of your own"
     if options.shard.canonical_ranks is not None:
         return "canonical_ranks shards for virtual ranks"
+    if source.weights is not None:
+        return "rows are drawn by weights"
     if source.unit is Unit.TOKEN:
         return "its rows are tokens, which are delivered in whole sequences"
     if abs(options.shuffle.shuffle_seed) >= _SAFE_INTEGER:
@@ -65,7 +67,7 @@ def fixed_plans(source: Source, options: Options, planner: Planner, epoch: int) 
 
 def planned(source: Source, options: Options, planner: Planner, epoch: int) -> dict[str, Any]:
     """The plan of all ranks for an epoch, as the page's planner returns it. The number of ranks stays open."""
-    plan, steps = planner.plan_of_all_ranks(), options.shard.steps_per_epoch
+    plan, steps = planner.plan_of_all_ranks(epoch), options.shard.steps_per_epoch
     of = partial(planner.rank_plan, epoch) if plan is None else partial(plan.rank, epoch)
     unshuffled = of if plan is None else partial(_without_windows(plan).rank, epoch)
     num_ranks = planner.known_world.num_ranks

@@ -127,10 +127,10 @@ def small_windows_advice(plan: RankPlan, shuffle: ShuffleOptions) -> Advice | No
         remedy = "Use num_workers=None, which reads with all cores and shuffles all splits together."
     else:
         shared = f", which {workers} workers share" if workers > 1 else ""
-        why = f"no more fit window_bytes={shuffle.window_bytes:,}{shared}"
+        why = f"window_bytes={shuffle.window_bytes:,}{shared} has no room for more"
         remedy = "Increase window_bytes of Shuffle, or make splits smaller: by split_bytes, or by smaller row groups."
     return Advice(
-        f"the shuffle mixes the rows of {window.splits} of {window.of_splits} splits at a time: {why}. "
+        f"each shuffle window holds {window.splits} of {window.of_splits} splits: {why}. "
         "If the data are sorted, batches are not random samples.",
         remedy,
     )

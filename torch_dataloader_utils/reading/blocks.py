@@ -17,6 +17,7 @@ from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.events import NO_WORK, Work, recording
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task
+from torch_dataloader_utils.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,10 @@ class Scan(Protocol):
     @property
     def local(self) -> bool:
         """Whether the data is on this machine."""
+
+    @property
+    def storages(self) -> Sequence[Storage]:
+        """Where the files of each part are."""
 
     @property
     def predicate(self) -> Any:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFile
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.reading.files import FileOpener
 
 # Columns that no file can name: of counts, and of a mask of live rows.
@@ -56,6 +57,12 @@ class RowCopies(Protocol):
 
     def report(self, files: Sequence[DataFile], opener: FileOpener, name: str) -> None:
         """Log what footers show to be odd about it, of these files; `name` is that of the data."""
+
+
+def with_shares(table: pa.Table, shares: npt.NDArray[np.float32]) -> pa.Table:
+    """The rows with how often each is drawn on average, float32 [rows]."""
+    place = table.column_names.index(SHARES)
+    return table.set_column(place, table.schema.field(place), as_arrow(shares))
 
 
 def kept(table: pa.Table, counts: Sequence[int]) -> tuple[pa.Table, list[int]]:

@@ -15,6 +15,7 @@ from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_o
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, PieceReader, Scan, SharedRead, Stage
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.windows import Span, places_of
+from torch_dataloader_utils.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class CombinedScan:
     def local(self) -> bool:
         """Whether all data is on this machine."""
         return all(scan.local for scan in self.scans)
+
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """Where the files of each part are."""
+        return tuple(storage for scan in self.scans for storage in scan.storages)
 
     @property
     def predicate(self) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.late_imports import as_arrow, pc
-from torch_dataloader_utils.model import Piece
+from torch_dataloader_utils.model import Piece, Rows
 from torch_dataloader_utils.reading.files import FileReader
 
 Numbers: TypeAlias = npt.NDArray[np.int64]  # of rows, ascending
@@ -101,6 +101,16 @@ def narrow(table: pa.Table, piece: Piece, start: int, rows: Numbers | None = Non
     if rows is not None:
         numbers = np.searchsorted(rows, numbers[np.isin(numbers, rows)])
     return table.take(as_arrow(numbers))
+
+
+def numbers_in(rows: Rows, start: int) -> slice | Numbers:
+    """The numbers that rows of a plan have in a run, as an index of an array.
+
+    Args:
+        rows: of a piece that lies in the run.
+        start: the plan row number of the run's first row.
+    """
+    return slice(rows.start - start, rows.stop - start) if rows.contiguous else rows.numbers() - start
 
 
 def numbers_of(mask: pa.Array) -> Numbers:

@@ -5,7 +5,7 @@ For each file the hash is a bijection, so a place tells its row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.hashing import U64, hashed_number, hashes_of_numbers, name_hash, number_hash, number_hashes
-from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
-from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.options.transform import PLACE
+from torch_dataloader_utils.reading.added_columns import AddedReader, AddingOpener, LaidOutReader
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.storage import Storage
 
@@ -77,7 +77,7 @@ def placed(opener: FileOpener, keys: FileKeys) -> FileOpener:
 
 
 @dataclass(frozen=True)
-class PlacedOpener:
+class PlacedOpener(AddingOpener):
     """Opens files with the column `PLACE`.
 
     Attributes:
@@ -89,16 +89,7 @@ class PlacedOpener:
     inner: FileOpener
     keys: FileKeys
     numbered: bool = False
-
-    @property
-    def segment_name(self) -> str:
-        """What the format calls a segment."""
-        return self.inner.segment_name
-
-    @property
-    def columnar(self) -> bool:
-        """Whether a column is read without its neighbours."""
-        return self.inner.columnar
+    added = PLACE
 
     def open(
         self, file: DataFileInfo, layout: FileLayout, storage: Storage, options: Mapping[str, Any], schema: pa.Schema
@@ -106,99 +97,31 @@ class PlacedOpener:
         """A reader of the file."""
         key = self.keys.of(file)
         if self.numbered:
-            return _NumberedReader(self.inner.open(file, layout, storage, options, schema), key)
+            return _HashingReader(self.inner.open(file, layout, storage, options, schema), key)
         own = pa.schema([item for item in schema if item.name != PLACE])
         return _PlacedReader(self.inner.open(file, layout, storage, options, own), key, layout)
 
-    def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
-        """As the file's format says."""
-        return self.inner.value_ranges(layout, number, names)
 
-    def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
-        """As the file's format says."""
-        return self.inner.decoder(layout, [name for name in names if name != PLACE], options)
-
-    def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
-        """As the file's format says."""
-        return self.inner.list_values(layout, name)
-
-
-class _Reader:
-    """An open file; used by one thread at a time."""
-
-    def __init__(self, inner: FileReader, key: int) -> None:
-        self._inner, self._key = inner, key
-
-    def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
-        """Those of the file's own columns."""
-        return self._inner.chunks(segment_numbers, [name for name in columns if name != PLACE])
-
-    def together(self, columns: Sequence[str], rows: int) -> Sequence[str]:
-        """Places alone; of the others, as the file's own reader decides."""
-        if columns and columns[0] == PLACE:
-            return [PLACE]
-        return self._inner.together([name for name in columns if name != PLACE], rows)
-
-    def prefetch(self, segment_numbers: Sequence[int]) -> bool:
-        """Fetch these segments; as the file's own reader."""
-        return self._inner.prefetch(segment_numbers)
-
-    def confirm(self) -> None:
-        """Check that the file is still as planned."""
-        self._inner.confirm()
-
-    def close(self) -> None:
-        """Close the file; the arrays read from it stay valid."""
-        self._inner.close()
-
-
-class _PlacedReader(_Reader):
+class _PlacedReader(LaidOutReader):
     """A file whose rows have their numbers by its layout."""
 
     def __init__(self, inner: FileReader, key: int, layout: FileLayout) -> None:
-        super().__init__(inner, key)
-        self._counted = layout.known
-        self._segments = {segment.number: segment for segment in layout.segments}
-        self.schema: pa.Schema = inner.schema.append(PLACE_FIELD)
+        super().__init__(inner, PLACE_FIELD, layout)
+        self._key = key
 
-    def read(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> list[pa.ChunkedArray]:
-        """One array per column over the rows of these segments."""
-        if PLACE not in columns:
-            return self._inner.read(segment_numbers, columns)
-        own = [name for name in columns if name != PLACE]
+    def values(self, segment: Segment, rows: int) -> U64:
+        """The places of a segment's rows."""
         if self._counted:
-            found = dict(zip(own, self._inner.read(segment_numbers, own) if own else (), strict=True))
-            found[PLACE] = pa.chunked_array([as_arrow(self._places(segment_numbers))])
-            return [found[name] for name in columns]
-        # Only a segment that is read alone shows how many rows it has.
-        parts = [self._uncounted(number, own) for number in segment_numbers]
-        tables = [pa.table(dict(zip([*own, PLACE], part, strict=True))) for part in parts]
-        return list(pa.concat_tables(tables).select(list(columns)).columns)
-
-    def read_rows(
-        self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
-    ) -> Mapping[str, pa.ChunkedArray]:
-        """As the file's own reader, and places, if they are known without reading."""
-        found = dict(self._inner.read_rows(segment_numbers, [name for name in columns if name != PLACE], rows))
-        if PLACE in columns and self._counted:
-            found[PLACE] = pa.chunked_array([as_arrow(self._places(segment_numbers)[rows])])
-        return found
-
-    def _uncounted(self, number: int, own: Sequence[str]) -> list[pa.ChunkedArray | pa.Array]:
-        read = self._inner.read([number], list(own) or self._inner.schema.names[:1])
-        places = _hashes(number_hash(self._key, number), 0, len(read[0]))
-        return [*(read if own else ()), as_arrow(places)]
-
-    def _places(self, numbers: Sequence[int]) -> U64:
-        segments = [self._segments[number] for number in numbers]
-        return np.concatenate([_hashes(self._key, segment.first_row, segment.rows or 0) for segment in segments])
+            return _hashes(self._key, segment.first_row, rows)
+        return _hashes(number_hash(self._key, segment.number), 0, rows)
 
 
-class _NumberedReader(_Reader):
+class _HashingReader(AddedReader):
     """A file whose own reader knows the numbers of the rows that it returns."""
 
     def __init__(self, inner: FileReader, key: int) -> None:
-        super().__init__(inner, key)
+        super().__init__(inner, PLACE)
+        self._key = key
         place = inner.schema.get_field_index(PLACE)
         self.schema: pa.Schema = inner.schema if place < 0 else inner.schema.set(place, PLACE_FIELD)
 
@@ -214,7 +137,7 @@ class _NumberedReader(_Reader):
         self, segment_numbers: Sequence[int], columns: Sequence[str], rows: npt.NDArray[np.int64]
     ) -> Mapping[str, pa.ChunkedArray]:
         """As the file's own reader, without places."""
-        return self._inner.read_rows(segment_numbers, [name for name in columns if name != PLACE], rows)
+        return self._inner.read_rows(segment_numbers, self._stored(columns), rows)
 
 
 def _hashes(key: int, first: int, count: int) -> U64:

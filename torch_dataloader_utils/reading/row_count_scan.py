@@ -52,12 +52,14 @@ class RowCounts:
         live_rows: index in the list of all files -> live rows of each segment.
         values: key of a column of codes -> its distinct values over all live rows, in any order.
         labels: label -> how many live rows have it, null left out; empty if they were not counted.
+        stored: index in the list of all files -> all rows of each segment; empty if they were not counted.
     """
 
     of: str = ""
     live_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     values: Mapping[str, pa.Array] = field(default_factory=dict)
     labels: Mapping[Any, int] = field(default_factory=dict)
+    stored: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,9 @@ class Sharing:
         values = {
             key: pa.concat_arrays([answer.values[key] for answer in answers]).unique() for key in answers[0].values
         }
-        return RowCounts(counts.of, live, values, sum((Counter(answer.labels) for answer in answers), Counter()))
+        labels = sum((Counter(answer.labels) for answer in answers), Counter())
+        stored = {place: rows for answer in answers for place, rows in answer.stored.items()}
+        return RowCounts(counts.of, live, values, labels, stored)
 
 
 def with_counts(files: Iterable[DataFile], scanned: RowCounts) -> tuple[DataFile, ...]:
@@ -196,7 +200,7 @@ def scan_row_counts(
     def work(reader: TaskReader, file: DataFileInfo, place: int) -> int:
         return _segment(reader, file, place, collected.values(), lists)
 
-    live = _over_segments(spec, files, sharing, threads, over, work)
+    live = over_segments(spec, files, sharing, threads, over, work)
     counts = RowCounts(
         _digest(files),
         {place: tuple(rows) for place, rows in live.items()},
@@ -204,6 +208,26 @@ def scan_row_counts(
     )
     _announce(counts, time.monotonic() - began)
     return counts
+
+
+def scan_stored_rows(
+    spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over
+) -> RowCounts:
+    """This rank's counts of all rows of each segment; arguments as of `scan_row_counts`.
+
+    Args:
+        spec: reads one column of all rows.
+        files: of which it reads all rows.
+        sharing: the ranks that share the work.
+        threads: that read.
+        over: shows the progress over a number of segments.
+    """
+
+    def work(reader: TaskReader, file: DataFileInfo, place: int) -> int:
+        return reader.live(file.key, place)[0]
+
+    stored = over_segments(spec, files, sharing, threads, over, work)
+    return RowCounts(_digest(files), stored={place: tuple(rows) for place, rows in stored.items()})
 
 
 def scan_labels(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, threads: int, over: Over) -> RowCounts:
@@ -227,11 +251,11 @@ def scan_labels(spec: ScanSpec, files: Sequence[DataFile], sharing: Sharing, thr
             check_labels(column, len(counts))
         return rows
 
-    _over_segments(narrow, files, sharing, threads, over, work)
+    over_segments(narrow, files, sharing, threads, over, work)
     return RowCounts(_digest(files), labels=counts)
 
 
-def _over_segments(
+def over_segments(
     spec: ScanSpec,
     files: Sequence[DataFile],
     sharing: Sharing,

@@ -16,7 +16,7 @@ from torch_dataloader_utils.errors import FileReadError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.kernels.pages import Chunks, joined
 from torch_dataloader_utils.late_imports import as_arrow
-from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, Segment, Split, split_of
+from torch_dataloader_utils.model import DataFile, FileKey, FileLayout, Piece, RowDraws, Segment, Split, split_of
 from torch_dataloader_utils.reading.chosen import COPIES, RowCopies
 from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_calls, mask_of, read_columns
 from torch_dataloader_utils.reading.files import FileReader
@@ -77,7 +77,8 @@ class RunReader:
         self._spec = spec
         self._files = files
         self._readers: dict[str, FileReader] = {}
-        self._last_starts: tuple[FileKey, Sequence[int]] | None = None  # consecutive pieces usually belong to one file
+        # Consecutive pieces usually belong to one file; in another epoch, it may have other rows.
+        self._last_starts: tuple[DataFile, Sequence[int]] | None = None
         self._ahead = FetchAhead()
         self.alone = spec.opener.columnar and spec.local
         self._most_open = _OPEN_FILES
@@ -107,6 +108,10 @@ class RunReader:
         numbers, size = [segment.number for segment in segments], sum(segment.size_bytes for segment in segments)
         return FileFetch(self._open(file), numbers, size, self._readers.pop(file.info.path, None))
 
+    def draws(self, run: SegmentRun) -> RowDraws | None:
+        """How often the rows of a run's file are drawn; None: each once."""
+        return self._files[run.file].draws
+
     def layout(self, run: SegmentRun) -> FileLayout:
         """The layout of a run's file."""
         return self._files[run.file].layout
@@ -135,8 +140,9 @@ class RunReader:
 
     def _starts(self, file: FileKey) -> Sequence[int]:
         """The plan row number of each segment of a file, and the end of the last."""
-        if self._last_starts is None or self._last_starts[0] != file:
-            self._last_starts = file, self._files[file].layout.plan_starts()
+        found = self._files[file]
+        if self._last_starts is None or self._last_starts[0] is not found:
+            self._last_starts = found, found.layout.plan_starts()
         return self._last_starts[1]
 
     def segments(self, run: SegmentRun) -> Sequence[Segment]:

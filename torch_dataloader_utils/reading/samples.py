@@ -15,6 +15,7 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_of
 from torch_dataloader_utils.reading.blocks import Block, noting
 from torch_dataloader_utils.reading.windows import Span, of_windows, shuffled, spans_of
+from torch_dataloader_utils.storage import Storage
 
 # The keys of a map-style dataset's samples, and how samples become columns.
 #
@@ -233,6 +234,7 @@ class SampleScan:
 
     local = True
     predicate = None
+    storages = (Storage(),)
 
     @property
     def mark(self) -> str:

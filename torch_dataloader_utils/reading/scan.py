@@ -15,7 +15,7 @@ from torch_dataloader_utils.model import DataFile, FileKey
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import BlockReader, Stage
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
 from torch_dataloader_utils.reading.draws import DRAW, Draws
 from torch_dataloader_utils.reading.failures import Skipping
 from torch_dataloader_utils.reading.files import FileOpener
@@ -50,6 +50,7 @@ class ScanSpec:
         chosen: chooses rows by their values; None for all.
         copies: how many copies rows get; None: one of each.
         stage: makes other rows of those of a task, such as sequences of documents; None: these are delivered.
+        names: the columns of `given` that name rows.
         keys: of the files, if the column `PLACE` is read beside those that are asked for.
         skipping: what becomes of rows for which the transform fails; None: they are errors.
         draws: by what the transform draws numbers; None if it draws none.
@@ -76,6 +77,7 @@ class ScanSpec:
     chosen: RowMask | None = field(default=None, compare=False)
     copies: RowCopies | None = field(default=None, compare=False)
     stage: Stage | None = None
+    names: tuple[str, ...] = ()
     keys: FileKeys | None = field(default=None, repr=False, compare=False)
     skipping: Skipping | None = None
     draws: Draws | None = None
@@ -86,6 +88,11 @@ class ScanSpec:
     def local(self) -> bool:
         """Whether the files are on this machine."""
         return self.storage.local
+
+    @property
+    def storages(self) -> tuple[Storage, ...]:
+        """Where the files are."""
+        return (self.storage,)
 
     def with_places(self, keys: FileKeys | None = None) -> ScanSpec:
         """The scan that also reads the places of rows, by the names of files, or else their paths."""
@@ -149,7 +156,7 @@ class ScanSpec:
     def columns_stand_alone(self) -> bool:
         """Whether each column can be converted without the others; those of a stack are joined afterwards."""
         shaped = self.selects_rows or self.transform is not None or self.arrow
-        return not shaped and bool(self.given.equals(self.schema))
+        return not shaped and SHARES not in self.schema.names and bool(self.given.equals(self.schema))
 
     @property
     def mark(self) -> str:

@@ -16,13 +16,14 @@ from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import DataLoaderUtilsError, FileReadError, RowErrors, TooManyErrors
 from torch_dataloader_utils.events import FailedRow, recorder
 from torch_dataloader_utils.filters.arrow import evaluate
-from torch_dataloader_utils.late_imports import pc
-from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, split_pieces
+from torch_dataloader_utils.late_imports import as_arrow, pc
+from torch_dataloader_utils.model import DataFile, FileKey, Piece, RowDraws, Task, split_pieces
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept
-from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_of
+from torch_dataloader_utils.reading.chosen import COPIES, KEEP, SHARES, RowCopies, copied, kept, with_shares
+from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_in, numbers_of
 from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
+from torch_dataloader_utils.reading.draws import copies_of, copy_numbers
 from torch_dataloader_utils.reading.failures import (
     ErrorText,
     TransformFailed,
@@ -315,6 +316,10 @@ class TaskReader:
         table, keep, rows = self._decoded(run, spec.copies, epoch)
         if counted:  # plan rows are live rows
             table, keep, rows = table if keep is None else table.filter(keep), None, None
+        if (of_file := self._runs.draws(run)) is not None:
+            return self._drawn(table, run, of_file, pieces, epoch)
+        if SHARES in table.column_names:
+            table = with_shares(table, np.ones(table.num_rows, np.float32))
         if keep is not None:
             table = table.append_column(KEEP, keep)
         parts = [narrow(table, piece, start, rows) for piece in pieces]
@@ -326,8 +331,29 @@ class TaskReader:
         tables = [table] if len(parts) == 1 else [table.slice(*span) for span in spans_of(counts)]
         if (draws := spec.draws) is None:
             return tables
-        several = spec.copies is not None
-        return [draws.of_piece(*pair, epoch, copied=several) for pair in zip(tables, pieces, strict=True)]
+        return [
+            draws.of_piece(table, piece, epoch, None if spec.copies is None else copies_of(table))
+            for table, piece in zip(tables, pieces, strict=True)
+        ]
+
+    def _drawn(
+        self, table: pa.Table, run: SegmentRun, draws: RowDraws, pieces: Sequence[Piece], epoch: int
+    ) -> list[pa.Table]:
+        """The rows of each piece, of a file whose rows are drawn; the table has the live rows of the run."""
+        places, start = range(run.first, run.last), self._runs.start(run)
+        before = np.cumsum([0, *map(draws.count, places)])
+        drawn = np.concatenate([draws.rows(place) + first for place, first in zip(places, before, strict=False)])
+        table = table.slice(0, before[-1])  # a limit leaves out the rest
+        if SHARES in table.column_names:
+            table = with_shares(table, np.concatenate([draws.shares(place) for place in places]))
+        of_rows = self._spec.draws
+        copies = copy_numbers(drawn) if of_rows is not None else drawn
+        tables = []
+        for piece in pieces:
+            numbers = slice(None) if piece.rows is None else numbers_in(piece.rows, start)
+            part = table.take(as_arrow(drawn[numbers]))
+            tables.append(part if of_rows is None else of_rows.of_piece(part, piece, epoch, copies[numbers]))
+        return tables
 
     def _decoded(self, run: SegmentRun, copies: RowCopies | None, epoch: int) -> RowsOfRun:
         """The requested columns of the run, and which rows are live.

@@ -30,6 +30,7 @@ from torch_dataloader_utils.sources.meanings import Side, alike
 from torch_dataloader_utils.sources.merged import check_weighable
 from torch_dataloader_utils.sources.samples import first_samples, is_map_style, is_sharded, sample_files, sharded_alike
 from torch_dataloader_utils.sources.source import Source, splits_of
+from torch_dataloader_utils.sources.vocabularies import with_one_list
 from torch_dataloader_utils.storage import usable_cores
 
 # The datasets of a combination whose members may be combinations: taken out, with names and options checked.
@@ -74,6 +75,7 @@ def _check_within(source: Source, label: str, options: Options) -> None:
     Raises:
         OptionError: they cannot.
     """
+    _check_unweighted(source, label)
     mix = source.group.mix if source.group is not None else MixOptions()
     for item in fields(MixOptions):
         value = getattr(mix, item.name)
@@ -162,7 +164,7 @@ def combined_source(datasets: Sequence[Any], names: Names, options: Options) -> 
     """
     listed = sum(dataset.listed for dataset in datasets if isinstance(dataset, Source))
     group, datasets = flattened(datasets, names, options)
-    names = group.paths
+    names, datasets = group.paths, with_one_list(datasets)
     members = _members(datasets, group, options)
     jagged = members[0].scan.jagged
     keys = tuple(source for key in _outputs(members[0].scan) for source in jagged.get(key, (key,)))
@@ -324,6 +326,7 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
         )
     if scan.stage is not None:
         raise OptionError(f"{label} has {scan.stage.keyword}: pass it to combine, for all datasets.")
+    _check_unweighted(source, label)
     files = tuple(replace(file, info=replace(file.info, part=number)) for file in source.files)
     name = label + (f" ({files[0].info.path}, ...)" if files else "")
     features, asked = options.features, options.shard.count_rows or source.counts_rows
@@ -337,6 +340,14 @@ def _structured(source: Source, number: int, label: str, options: Options) -> _M
     return _Member(
         name, files, splits_of(files, options.split), scan, source.exact or counts is not None, Part(name=label)
     )
+
+
+def _check_unweighted(source: Source, label: str) -> None:
+    if source.weights is not None:
+        raise OptionError(
+            f"{label} has row weights, which are those of its own loader: call set_row_weights of the combination, "
+            "with the weights of all its rows."
+        )
 
 
 def _uncountable(scan: ScanSpec) -> Half | None:

@@ -213,18 +213,18 @@ class LiveOpener:
 
     def value_ranges(self, layout: FileLayout, number: int, names: Collection[str]) -> Mapping[str, tuple[Any, Any]]:
         """The ranges of all rows of the segment, including deleted ones."""
-        return self.inner.value_ranges(_own_layout(layout), number, names)
+        return self.inner.value_ranges(own_layout(layout), number, names)
 
     def decoder(self, layout: FileLayout, names: Sequence[str], options: Mapping[str, Any]) -> str:
         """As the file's format says."""
-        return self.inner.decoder(_own_layout(layout), names, options)
+        return self.inner.decoder(own_layout(layout), names, options)
 
     def list_values(self, layout: FileLayout, name: str) -> Sequence[int] | None:
         """The values of a file without deleted rows; None of any other: it is not known what the others hold."""
         return None if isinstance(layout.metadata, LiveRows) else self.inner.list_values(layout, name)
 
 
-def _own_layout(layout: FileLayout) -> FileLayout:
+def own_layout(layout: FileLayout) -> FileLayout:
     """The layout of the file as written."""
     return layout.metadata.inner if isinstance(layout.metadata, LiveRows) else layout
 

@@ -27,7 +27,18 @@ def read_footers(
     progress: Progress = LOGGED,
     work: str = "reading footers",
 ) -> list[U]:
-    """The results of `read` for each file, in file order; several threads may call it.
+    """As `each_footer`, in a list."""
+    return list(each_footer(storage, read, files, progress, work))
+
+
+def each_footer(
+    storage: Storage,
+    read: Callable[[T], U],
+    files: Sequence[T],
+    progress: Progress = LOGGED,
+    work: str = "reading footers",
+) -> Iterator[U]:
+    """The results of `read` for each file, in file order, as they come; several threads may call it.
 
     Args:
         storage: where the files are.
@@ -39,7 +50,7 @@ def read_footers(
     most = usable_cores() if storage.local else _REMOTE
     with ThreadPoolExecutor(max(1, min(most, len(files))), thread_name_prefix="footers") as pool:
         made = _read_local(read, files, pool) if storage.local else pool.map(read, files)
-        return list(progress.each(made, len(files), work, "files"))
+        yield from progress.each(made, len(files), work, "files")
 
 
 def _read_local(read: Callable[[T], U], files: Sequence[T], pool: ThreadPoolExecutor) -> Iterator[U]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from torch_dataloader_utils.distributed.exchange import Sharers, from_first_rank
+from torch_dataloader_utils.distributed.ranks import several_on_node
 from torch_dataloader_utils.errors import DamagedFileError
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import checked_options, format_named
@@ -19,8 +21,9 @@ from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.sources.damage import FileCheck, SharedCheck, Skipped
 from torch_dataloader_utils.sources.file_schema import files_schema
 from torch_dataloader_utils.sources.files import AnyPath, FoundFile, find_files, open_entries, regular
-from torch_dataloader_utils.sources.footers import read_footers
+from torch_dataloader_utils.sources.footers import each_footer
 from torch_dataloader_utils.sources.manifest_file import (
+    VERSION,
     Asked,
     Inspected,
     InspectedFile,
@@ -31,10 +34,13 @@ from torch_dataloader_utils.sources.manifest_file import (
     new_manifest,
     stale_remedy,
 )
+from torch_dataloader_utils.sources.node_footers import shared_footers
 from torch_dataloader_utils.sources.partitions import partition_values
 from torch_dataloader_utils.sources.selection import select_data
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_file
 from torch_dataloader_utils.storage import Storage
+
+_Found: TypeAlias = InspectedFile | SkippedFile
 
 
 def files_to_read(
@@ -155,7 +161,49 @@ def inspect_files(
         latest = schema = known if known.equals(schema, check_metadata=True) else schema
         return InspectedFile(file.path, file.size, file.relative, file.version, layout, schema)
 
-    return Inspected.of(form.name, read_footers(storage, inspect, files, progress))
+    read = partial(each_footer, storage, inspect, progress=progress)
+    name = _shared_name(storage, form, options, files)
+    return Inspected.of(form.name, read(files) if name is None else _shared(name, form, files, read))
+
+
+_MANY = 100  # files from which on ranks of a node share footers
+
+
+def _shared_name(storage: Storage, form: Format, options: Mapping[str, Any], files: Sequence[FoundFile]) -> str | None:
+    """A digest of the listing, under which the ranks of a node share its footers; None if they do not."""
+    if len(files) < _MANY or not several_on_node() or not all(file.version for file in files):
+        return None
+    digest = hashlib.blake2b(repr((VERSION, form.name, sorted(options.items()), storage.protocol)).encode())
+    for file in files:
+        digest.update(f"{file.path}\0{file.size}\0{file.version}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:32]
+
+
+def _shared(
+    name: str, form: Format, files: Sequence[FoundFile], read: Callable[[Sequence[FoundFile]], Iterable[_Found]]
+) -> Iterable[_Found]:
+    """The files with layouts and schemas from footers that the ranks of a node share, under this name."""
+    own: dict[int, _Found] = {}  # those that are left out
+
+    def packed() -> Generator[bytes | None]:
+        for place, found in enumerate(read(files)):
+            if isinstance(found, SkippedFile):
+                own[place] = found
+            yield form.pack(found.layout, found.schema) if isinstance(found, InspectedFile) else None
+
+    footers = shared_footers(name, len(files), packed)
+    if footers is None:
+        return read(files)
+    lacking = [place for place, footer in enumerate(footers) if footer is None and place not in own]
+    own.update(zip(lacking, read([files[place] for place in lacking]), strict=True))
+    return [
+        own[place] if footer is None else InspectedFile(*_facts(file), *form.unpack(footer))
+        for place, (file, footer) in enumerate(zip(files, footers, strict=True))
+    ]
+
+
+def _facts(file: FoundFile) -> tuple[str, int, str, str]:
+    return file.path, file.size, file.relative, file.version
 
 
 def _read_again(path: AnyPath | Sequence[AnyPath], read: ReadOptions, progress: Progress, kept: Inspected) -> Inspected:

@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 
 from torch_dataloader_utils.distributed.exchange import Sharers
-from torch_dataloader_utils.filters.arrow import as_expression
+from torch_dataloader_utils.filters.arrow import as_expression, filter_columns
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.formats.registry import format_named
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile
 from torch_dataloader_utils.options import ReadOptions
+from torch_dataloader_utils.options.sources import FILE, POSITION
 from torch_dataloader_utils.progress import LOGGED, Progress
 from torch_dataloader_utils.reading.files import FileOpener
 from torch_dataloader_utils.reading.places import FileKeys
@@ -25,6 +26,7 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.manifest_file import Inspected, InspectedFile
 from torch_dataloader_utils.sources.partition_filters import matching_files
 from torch_dataloader_utils.sources.partitions import partition_values, without_partitions
+from torch_dataloader_utils.sources.row_names import name_test, named, named_schema, numbered_opener, with_matching
 from torch_dataloader_utils.sources.skipped import SkippedFile
 from torch_dataloader_utils.storage import Storage
 from torch_dataloader_utils.storage.hub_client import commits
@@ -69,6 +71,7 @@ class FileManifest:
         row_key: a column that identifies a row wherever it is, if rows are chosen by it; replaces their places.
         hidden: columns of `schema` that are read, but not delivered.
         keys: of the files, if `schema` has the places of rows.
+        names: of the files, pruned ones too, in order, if `schema` has them.
     """
 
     files: tuple[DataFile, ...]
@@ -92,6 +95,7 @@ class FileManifest:
     row_key: str | None = None
     hidden: tuple[str, ...] = ()
     keys: FileKeys | None = field(default=None, repr=False)
+    names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def deliverable(self) -> pa.Schema:
@@ -159,35 +163,47 @@ def manifest_of(
     """
     form = format_named(inspected.format)
     form = form if read.schema is None else form.with_declared_types()
-    schema, partition_names = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
-    before = [
-        file.data_file(partition_constants(file.path, texts, schema, partition_names))
-        for file, texts in zip(inspected.files, partitions, strict=True)
-    ]
+    stored, folders = files_schema(inspected.files, partitions, read, form.typed, deleted is not None)
+    schema, added = named_schema(stored, read), read.metadata_columns
+    before = _data_files(inspected.files, partitions, stored, folders)
+    before = [named(file, storage) for file in before] if FILE in added else before
     predicate = row_predicate(read.filters, schema)
-    after = _prune(form, inspected.files, before, schema, predicate)
+    after = _prune(form, inspected.files, before, schema, predicate, added)
     whole = matching_files(after, predicate, schema, lambda file: dict(file.partition))
     after = after if whole is None else _only(after, whole)
+    opener = numbered_opener(form, read)
     marked = {path: rows for path, rows in (deleted or {}).items() if len(rows)}
     files = [live_file(file, marked.get(file.info.path, ())) for file in after]
     return FileManifest(
         files=tuple(file for file in files if file.layout.segments),
         schema=schema,
-        partition_names=partition_names,
+        partition_names=(*folders, FILE) if FILE in added else folders,
         storage=storage,
-        opener=LiveOpener(form) if marked else form,
+        opener=LiveOpener(opener) if marked else opener,
         pruned=pruned_counts(before, after),
         file_count=len(files),
         has_rows=any(file.layout.segments for file in inspected.files),
-        null_evidence=_null_evidence(form, inspected.files, files, schema),
-        missing=_missing(inspected.files, files, schema),
+        null_evidence=_null_evidence(form, inspected.files, files, stored),
+        missing=_missing(inspected.files, files, stored),
         format_options=dict(read.format_options or {}),
         predicate=predicate,
         decided=whole is not None,
         skipped=inspected.skipped,
-        overruled=_overruled(form, inspected.files, before, partition_names),
+        overruled=_overruled(form, inspected.files, before, folders),
         relative={file.path: file.relative for file in inspected.files if file.relative != file.path},
+        names=tuple(dict(file.partition)[FILE] for file in before) if FILE in added else (),
     )
+
+
+def _data_files(
+    inspected: Sequence[InspectedFile],
+    partitions: Sequence[Mapping[str, str | None]],
+    schema: pa.Schema,
+    folders: Sequence[str],
+) -> list[DataFile]:
+    """The files with the values of the columns that folders make."""
+    pairs = zip(inspected, partitions, strict=True)
+    return [file.data_file(partition_constants(file.path, texts, schema, folders)) for file, texts in pairs]
 
 
 def row_predicate(filters: Any, schema: pa.Schema) -> pc.Expression | None:
@@ -210,10 +226,16 @@ def _prune(
     files: Sequence[DataFile],
     schema: pa.Schema,
     predicate: pc.Expression | None,
+    added: Sequence[str],
 ) -> list[DataFile]:
     """The files with only the segments in which a row can match; a file may have none left."""
     if predicate is None:
         return list(files)
+    can_hold = name_test(predicate, schema, added)
+    if can_hold is not None:
+        files = [with_matching(file, can_hold) for file in files]
+        if POSITION in filter_columns(predicate, schema):  # of which statistics say nothing
+            return files
     prune = form.pruner(predicate, schema)
     return [
         replace(file, layout=prune(file.layout, own.schema, dict(file.partition)))

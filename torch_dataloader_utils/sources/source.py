@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
 from torch_dataloader_utils import errors
-from torch_dataloader_utils.convert.converter import Converter, build_converter
+from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.distributed.exchange import Sharers
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, UnsupportedTypeError, use
 from torch_dataloader_utils.filters.arrow import filter_columns
@@ -30,7 +30,7 @@ from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.draws import Draws
 from torch_dataloader_utils.reading.encoded import read_encoded
@@ -42,6 +42,7 @@ from torch_dataloader_utils.reading.row_count_scan import (
     Sharing,
     scan_labels,
     scan_row_counts,
+    scan_stored_rows,
     with_counts,
 )
 from torch_dataloader_utils.reading.row_generator import RowGenerator
@@ -58,7 +59,9 @@ from torch_dataloader_utils.sources.inspection import files_to_read
 from torch_dataloader_utils.sources.limit import first_rows
 from torch_dataloader_utils.sources.manifest import FileManifest, listed_manifest
 from torch_dataloader_utils.sources.manifest_file import Inspected
+from torch_dataloader_utils.sources.numbering import check_counted, numbered, reads_all, stored_rows, unnumbered
 from torch_dataloader_utils.sources.places import keys_of, with_places
+from torch_dataloader_utils.sources.row_names import check_added, converter_of
 from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, skipped_reasons
 from torch_dataloader_utils.sources.tables import TableSnapshot
 from torch_dataloader_utils.storage import Storage, usable_cores
@@ -66,6 +69,26 @@ from torch_dataloader_utils.values import url_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _ENCODED_VALUES = 16_384  # vocabularies up to this size are read as dictionaries; beyond it, plain text is as fast
+
+
+class RowWeights(Protocol):
+    """By what the rows of a source are drawn; picklable.
+
+    Attributes:
+        text: a digest of the weights, and how many rows an epoch has.
+        in_words: how many rows an epoch draws.
+    """
+
+    @property
+    def text(self) -> str:
+        """See above."""
+
+    @property
+    def in_words(self) -> str:
+        """See above."""
+
+    def in_epoch(self, source: Source, epoch: int) -> Source:
+        """The source with the files and splits that an epoch reads."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +114,7 @@ class Source:
         counts_rows: whether a scan may count what a combination needs to know of its rows.
         limited: whether only the first of its rows are read, which no scan of tokens counts.
         unit: what a planned row is.
+        weights: by which rows are drawn in each epoch; None: each is read once.
     """
 
     files: tuple[DataFile, ...]
@@ -111,11 +135,16 @@ class Source:
     counts_rows: bool = field(default=False, repr=False, compare=False)
     limited: bool = field(default=False, repr=False, compare=False)
     unit: Unit = Unit.ROW
+    weights: RowWeights | None = field(default=None, repr=False, compare=False)
 
     @property
     def exact(self) -> bool:
         """Whether the planned row counts are those delivered."""
         return self.rows_are_final and self.unit.is_planned
+
+    def in_epoch(self, epoch: int) -> Source:
+        """What is read in an epoch: files and splits with as many rows as are drawn of them, if rows are drawn."""
+        return self if self.weights is None else self.weights.in_epoch(self, epoch)
 
     @cached_property
     def by_key(self) -> Mapping[FileKey, DataFile]:
@@ -171,7 +200,13 @@ def open_files(
 
 def open_snapshot(snapshot: TableSnapshot, options: Options) -> Source:
     """The source over a snapshot of a table; the options are checked against it as they are against files."""
-    source = source_of(lambda _: snapshot.manifest(options), options, snapshot.name)
+
+    def manifest(sharers: Sharers) -> FileManifest:
+        made = snapshot.manifest(options)
+        check_added(made.schema, options.read.metadata_columns, snapshot.name)
+        return made
+
+    source = source_of(manifest, options, snapshot.name)
     return replace(source, paths=(redacted(snapshot.name),), snapshot=snapshot)
 
 
@@ -207,7 +242,7 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         count = counts_rows and (key is not None or not _exact(scan, manifest.files)) and found is None
         scanned = _counts(scan, manifest.files, sharing, options, count, key)
     scanned = sharing.joined(scanned)
-    files = with_counts(manifest.files, found or scanned) if count or found else manifest.files
+    files = _counted(manifest.files, scanned, (found or scanned) if count or found else None)
     files = first_rows(features.planned(files), options.subset.limit, count or _exact(scan, files))
     scan = read_encoded(_learned(scan, scanned, name), _ENCODED_VALUES)
     splits = splits_of(files, options.split)
@@ -223,6 +258,12 @@ def source_of(make: Callable[[Sharers], FileManifest], options: Options, name: s
         subset=options.subset.text, listed=listed, counts_rows=counts_rows, limited=options.subset.limit is not None
     )  # fmt: skip
     return features.source(source, scan.converter.keys, options)
+
+
+def _counted(files: Sequence[DataFile], scanned: RowCounts, live: RowCounts | None) -> tuple[DataFile, ...]:
+    """The files with the numbers of rows that a scan found, and with these counts of live rows; None: without."""
+    known = numbered(files, scanned)
+    return known if live is None else with_counts(known, live)
 
 
 def _report_empty(name: str, why: str, *, follows: bool) -> None:
@@ -279,6 +320,15 @@ def _counts(
     """What this rank counts and collects of the files before any plan."""
     scans = count or scan.converter.unlearned
     made = _row_counts(scan, files, sharing, options, count, key) if scans else RowCounts()
+    if unnumbered(scan, files):
+        check_counted(files, counts=options.shard.count_rows)
+    if unnumbered(scan, files) and made.live_rows and key is None and reads_all(scan):
+        made = replace(made, stored=made.live_rows)
+    elif unnumbered(scan, files):
+        all_rows, whole = stored_rows(scan, files)
+        over = _over_segments(scan, options, "numbering rows")
+        stored = scan_stored_rows(all_rows, whole, sharing, _scanning_threads(scan), over)
+        made = replace(made, of=stored.of, stored=stored.stored)
     if scan.copies is None or not scan.copies.unlearned:
         return made
     over = _over_segments(scan, options, "counting labels")
@@ -335,10 +385,12 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     given = options.features.columns(given) if read.transform is None else given
     transform, output = transform_of(given, read)
     converted = options.features.columns(output, whole=True)
-    converter = build_converter(converted, options.convert, options.batch.output_format)
+    converter = converter_of(converted, manifest.names, options)
     _warn_of_objects(converter)
     chosen, copies = options.features.chosen(manifest, options), options.features.copies(manifest, options)
     predicate_columns = _decisive_columns(manifest, chosen, copies)
+    if SHARES in predicate_columns:
+        raise OptionError(f"{SHARES!r} decides nothing: how often a row is drawn follows from the rows that are left.")
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
     _check_values(manifest.schema, needed, given)
     scan = ScanSpec(
@@ -360,6 +412,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
         chosen=chosen,
         copies=copies,
         keys=manifest.keys,
+        names=tuple(name for name in read.metadata_columns if name in given.names),
     )
     return _of_rows(scan, manifest, options)
 

@@ -28,6 +28,32 @@ def with_one_vocabulary(sources: Sequence[Source]) -> list[Source]:
     return [_learned(source, joined) for source in sources]
 
 
+def with_one_list(datasets: Sequence[Any]) -> list[Any]:
+    """The datasets of a combination, with one list of the names of files for all: those of the first are first."""
+    sources = [each for each in datasets if isinstance(each, Source)]
+    return [_extended(each, sources) if isinstance(each, Source) else each for each in datasets]
+
+
+def continued(source: Source, before: Source) -> Source:
+    """The source of a table's rows, where the codes of files are those that another one of the table gave them."""
+    return _extended(source, [before])
+
+
+def _extended(source: Source, others: Sequence[Source]) -> Source:
+    """The source whose names of files are behind those of the others."""
+    lists = [cast(ScanSpec, other.scan).converter.extending for other in others]
+    leaves = {}
+    for key, leaf in cast(ScanSpec, source.scan).converter.extending.items():
+        found = [pc.cast(each[key].vocabulary, leaf.type) for each in lists if key in each]
+        leaves[key] = leaf.extended(pa.concat_arrays([pa.array([], leaf.type), *found]))
+    return _with_codes(source, leaves) if leaves else source
+
+
+def _with_codes(source: Source, leaves: Mapping[str, CodesLeaf]) -> Source:
+    scan = cast(ScanSpec, source.scan)
+    return replace(source, scan=replace(scan, converter=scan.converter.with_codes(leaves)))
+
+
 def _learned(source: Source, joined: Mapping[Any, pa.Array]) -> Source:
     leaves = {key: leaf for key, leaf in _collected(source).items() if _column(leaf) in joined}
     if not leaves:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import logging
 import os
-import re
 import stat
-import struct
 import tempfile
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 
-import numpy as np
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import FileReadError, OptionError
@@ -25,214 +19,16 @@ from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.storage.locks import ForkLock
-from torch_dataloader_utils.storage.remote import Fetch, Range, coalesced
-
-# Blocks of remote files in a folder that all processes of a node share: one file each, complete once it is renamed.
-#
-# Why not a library: diskcache verifies no checksums and keeps what killed writers leave behind, and its SQLite
-# connections must not be open while a process forks; fsspec's caches have no size limit.
-
-_BUSY = 5.0  # seconds to wait while another process counts or evicts
-_PAUSE, _LONGEST_PAUSE = 30.0, 3600.0  # seconds to leave the folder alone after it failed; doubled each time
-_RECOUNT_EVERY = 3600.0  # seconds between counts of the folder, which find what killed processes left behind
-_ABANDONED = 600.0  # seconds after which a file without its final name counts as abandoned
-_SHARE = 16  # eviction leaves 1 / _SHARE of the limit free, so that it is rarely needed
-_SEAL = 8  # bytes of the checksum at the end of a block's file
-_COUNT = struct.Struct("<qd")  # bytes in the folder, and when they were counted, in seconds since 1970
-_CREATING = ForkLock()
-_NAME = re.compile(r"[0-9a-f]{32}-\d+(?P<unfinished>\.[0-9a-f]+)?\.block")
-
-
-class BlockStore:
-    """The blocks in `folder`, at most `size_bytes` in all; may be used by any number of threads and processes.
-
-    Disk errors are never raised: a block that cannot be read counts as missing, one that cannot be written is not kept,
-    and a WARNING reports it once. Reads write nothing, so eviction is first in, first out: tracking the last use would
-    not help a pass over more data than fits.
-    """
-
-    def __init__(self, folder: str, size_bytes: int) -> None:
-        self.folder = folder
-        self.size_bytes = size_bytes
-        self._resume, self._pause = 0.0, _PAUSE
-        self._warned: set[str] = set()
-        self._attempt(lambda: self._admit(0, lambda: None))  # the limit may have been larger before
-
-    def read(self, key: str, into: memoryview) -> bool:
-        """Whether the block was read into `into`, which has the block's length."""
-        path, seal = self._path(key), bytearray(_SEAL + 1)
-        try:
-            size = _read(path, [into, seal])
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            self._warn("disk", f"cannot read a block there: {error}")
-            return False
-        intact = size == len(into) + _SEAL and seal[:_SEAL] == _seal(key, into)
-        if not intact:
-            self._warn("damage", f"{path} is damaged and is fetched again")
-        return intact
-
-    def put(self, key: str, block: memoryview) -> None:
-        """Store the block if the disk allows it."""
-        self._attempt(lambda: self._write(key, block))
-
-    def _path(self, key: str) -> str:
-        return os.path.join(self.folder, key[:2], f"{key}.block")
-
-    def _attempt(self, work: Callable[[], None]) -> None:
-        """Do `work`, unless the folder failed a moment ago."""
-        if time.monotonic() < self._resume:
-            return
-        try:
-            work()
-            self._pause = _PAUSE
-        except OSError as error:
-            self._resume = time.monotonic() + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self._warn("disk", f"cannot write blocks there: {type(error).__name__}: {error}")
-
-    def _write(self, key: str, block: memoryview) -> None:
-        path, size = self._path(key), len(block) + _SEAL
-        unfinished = f"{path.removesuffix('.block')}.{os.urandom(8).hex()}.block"
-        _make_folder(os.path.dirname(path))
-        try:
-            with open(unfinished, "xb") as file:
-                self._admit(size, lambda: file.truncate(size))  # others that count now see its full size
-                file.write(block)
-                file.write(_seal(key, block))
-            os.replace(unfinished, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(unfinished)
-            raise
-
-    def _admit(self, size: int, take: Callable[[], object]) -> None:
-        """Evict what `size` more bytes in the folder require, then claim them by calling `take`."""
-        with _locked(os.path.join(self.folder, "count")) as descriptor:
-            data = os.pread(descriptor, _COUNT.size, 0)
-            total, counted_at = _COUNT.unpack(data) if len(data) == _COUNT.size else (0, 0.0)
-            if total + size > self.size_bytes or not 0 <= time.time() - counted_at < _RECOUNT_EVERY:
-                total, counted_at = self._evict(self.size_bytes - size), time.time()
-            take()
-            os.pwrite(descriptor, _COUNT.pack(total + size, counted_at), 0)
-
-    def _evict(self, limit: int) -> int:
-        """The bytes in the folder, counted again; evicts the oldest blocks if there are more than `limit`."""
-        files = sorted(_block_files(self.folder))
-        total = sum(size for _, size, _, _ in files)
-        least = total if total <= limit else min(limit, self.size_bytes - self.size_bytes // _SHARE)
-        for written, size, file, unfinished in files:
-            if time.time() - written > _ABANDONED if unfinished else total > least:
-                with suppress(FileNotFoundError):
-                    os.unlink(file)
-                total -= size
-        return total
-
-    def _warn(self, kind: str, message: str) -> None:
-        """Log a WARNING, once per process and kind."""
-        if kind not in self._warned:
-            self._warned.add(kind)
-            _LOG.warning("cache=%r: %s. Reading continues from the store if necessary.", self.folder, message)
-
-
-def block_store(folder: str, size_bytes: int) -> BlockStore:
-    """This process's store for the folder."""
-    with _CREATING:  # threads that begin together share one: each store waits for the folder's lock, and warns, once
-        return _block_store(folder, size_bytes)
-
-
-@cache
-def _block_store(folder: str, size_bytes: int) -> BlockStore:
-    return BlockStore(folder, size_bytes)
-
-
-def checksum_of(data: memoryview) -> int:
-    """The sum of the data's 64-bit words, as a signed word: it detects every change of a single word.
-
-    It is faster than memory (zlib's crc32 is not, on most machines), so every read can afford to verify it.
-    """
-    whole = len(data) // 8 * 8
-    words = np.frombuffer(data[:whole], "<i8")
-    rest = np.frombuffer(bytes(data[whole:]).ljust(8, b"\0"), "<i8")
-    return int((words.sum(keepdims=True) + rest)[0])  # an array's sum wraps around without a warning
-
-
-def _seal(key: str, block: memoryview) -> bytes:
-    """The checksum of a block and its key: neither zeros nor another block's bytes match it."""
-    mark = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=_SEAL).digest(), "little")
-    return ((checksum_of(block) + mark) % (1 << 8 * _SEAL)).to_bytes(_SEAL, "little")
-
-
-def _read(path: str, into: Sequence[memoryview | bytearray]) -> int:
-    """The number of bytes read from a block's file; links are not followed, and pipes not waited for."""
-    _reject_link(os.path.dirname(path))
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        return os.readv(descriptor, into)
-    finally:
-        os.close(descriptor)
-
-
-def _make_folder(path: str) -> None:
-    """Make the folder unless it exists.
-
-    Raises:
-        NotADirectoryError: it is a link.
-    """
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    _reject_link(path)
-
-
-def _reject_link(path: str) -> None:
-    """Check that a folder is no link, behind which nothing may be read or written."""
-    if os.path.islink(path):
-        raise NotADirectoryError(f"{path} is a link: remove it")
-
-
-def _block_files(folder: str) -> Iterator[tuple[float, int, str, bool]]:
-    """Per block: when it was last written (seconds since 1970), bytes, path, whether it lacks its final name."""
-    for below in os.scandir(folder):
-        if len(below.name) == 2 and below.is_dir(follow_symlinks=False):
-            for entry in os.scandir(below):
-                match = _NAME.fullmatch(entry.name)
-                if match:
-                    with suppress(FileNotFoundError):  # renamed meanwhile
-                        facts = entry.stat()
-                        yield facts.st_mtime, facts.st_size, entry.path, match["unfinished"] is not None
-
-
-@contextmanager
-def _locked(path: str) -> Iterator[int]:
-    """A descriptor of the file (created if needed), locked against all other threads and processes.
-
-    Raises:
-        TimeoutError: another process has held the lock for too long; it may be suspended.
-    """
-    descriptor, end = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), time.monotonic() + _BUSY
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"another process has held {path} for {_BUSY:.0f} s; it may be suspended"
-                    ) from None
-            time.sleep(0.001)
-        yield descriptor
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave the lock with a child forked meanwhile
-        os.close(descriptor)
-
+from torch_dataloader_utils.storage.block_store import block_store
+from torch_dataloader_utils.storage.cache_plans import CachePlan
+from torch_dataloader_utils.storage.remote import LONGEST, REMOTE_GAP, Fetch, Range, coalesced, cut
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 BLOCK = 1 << 19  # bytes: about one column of a row group
 FOOTER = 1 << 16  # bytes: what readers of Parquet and ORC fetch first; planning reads nothing else
-REQUEST = 1 << 24  # bytes: the largest request; smaller ones would wait for the store more often
+# Bytes of the longest request: those of a read without a cache, and the rest of its two outer blocks.
+REQUEST = LONGEST + 2 * BLOCK
 
 
 def prepared(cache: Cache) -> Cache:
@@ -291,34 +87,60 @@ def block_edges(size: int) -> list[int]:
     return [*range(0, size - FOOTER, BLOCK), size - FOOTER, size]
 
 
+def file_digest(storage_identity: str, file: DataFileInfo) -> str:
+    """What the blocks of one version of a file are named by: 32 hex digits that show nothing of it."""
+    identity = repr((2, BLOCK, FOOTER, storage_identity, file.path, file.version, file.file_size))
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
+def cache_plan(storage_identity: str, files: Iterable[DataFileInfo], options: Cache, passes: int | None) -> CachePlan:
+    """The plan of a loader that reads these files through the cache; `passes` as for `CachePlan`."""
+    folder = os.fspath(options.folder)
+    digests = [file_digest(storage_identity, file) for file in files if file.version and file.file_size > 0]
+    return CachePlan(folder, digests, passes, block_store(folder, int(options.max_bytes)).attempt)
+
+
 class CachedRanges:
     """Ranges of one version of a remote file, read from the cache where possible and otherwise from the store.
+
+    Before anything is fetched, it is decided which blocks are kept. These are fetched whole; of the others only what is
+    asked for, as without a cache, with the same gaps and in as many requests.
 
     Args:
         storage_identity: identifies the store: protocol, endpoint, bucket; no secrets.
         file: its size and version are part of each block's key, because other versions have other bytes.
         fetch: reads ranges of that version from the store.
+        confirm: checks that what was fetched is of that version.
         options: the folder that keeps blocks, and its size limit.
     """
 
-    def __init__(self, storage_identity: str, file: DataFileInfo, fetch: Fetch, options: Cache) -> None:
+    def __init__(
+        self, storage_identity: str, file: DataFileInfo, fetch: Fetch, confirm: Callable[[], None], options: Cache
+    ) -> None:
         self._path = file.path
         self._edges = block_edges(file.file_size)
-        identity = repr((2, BLOCK, FOOTER, storage_identity, file.path, file.version, file.file_size))
-        self._digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
-        self._fetch_from_store = fetch
+        self._digest = file_digest(storage_identity, file)
+        self._fetch_from_store, self._confirm_at_store = fetch, confirm
+        self._confirmed = True
         self._store = block_store(os.fspath(options.folder), int(options.max_bytes))
 
     def fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
-        """The bytes of each range; blocks that the cache lacks are fetched and added to it."""
+        """The bytes of each range; blocks that the cache lacks are fetched, and added to it if they fit."""
         stage = recorder().enter("read")
         try:
             return self._fetch(ranges)
         finally:
             recorder().enter(stage)
 
+    def confirm(self) -> None:
+        """Check that what came from the store is of the planned version; what is kept was checked before."""
+        if not self._confirmed:
+            self._confirm_at_store()
+            self._confirmed = True
+
     def _fetch(self, ranges: Sequence[Range]) -> list[pa.Buffer]:
-        spans = coalesced(map(self._whole_blocks, ranges), gap=0)
+        wanted = coalesced(ranges, gap=0)
+        spans = coalesced(map(self._whole_blocks, wanted), gap=0)
         buffers = [pa.allocate_buffer(stop - start) for start, stop in spans]
         views = {
             number: memoryview(buffer).cast("B")[self._edges[number] - start : self._edges[number + 1] - start]
@@ -326,37 +148,79 @@ class CachedRanges:
             for number in self._numbers(start, stop)
         }
         missing = [number for number, view in views.items() if not self._store.read(self._key(number), view)]
-        recorder().count("cache_hits", len(views) - len(missing))
         if missing:
-            self._fill(missing, views)
+            self._fill(missing, wanted, views)
+        self._count(wanted, views, missing)
         starts = [start for start, _ in spans]
         places = [bisect_right(starts, start) - 1 for start, _ in ranges]
         return [buffers[i].slice(a - starts[i], b - a) for i, (a, b) in zip(places, ranges, strict=True)]
 
-    def _fill(self, missing: Sequence[int], views: dict[int, memoryview]) -> None:
-        """Read these blocks (in ascending order) from the store into their views and the cache."""
-        runs = self._runs(missing)
-        ranges = [(self._edges[run[0]], self._edges[run[-1] + 1]) for run in runs]
-        for run, (start, stop), data in zip(runs, ranges, self._fetch_from_store(ranges), strict=True):
+    def _count(self, wanted: Sequence[Range], views: Collection[int], missing: Sequence[int]) -> None:
+        absent = sum(stop - start for start, stop in self._parts(missing, wanted))
+        noted = recorder()
+        noted.count("cache_hits", len(views) - len(missing))
+        noted.count("cache_misses", len(missing))
+        noted.count("cache_hit_bytes", sum(stop - start for start, stop in wanted) - absent)
+        noted.count("cache_miss_bytes", absent)
+
+    def _fill(self, missing: Sequence[int], wanted: Sequence[Range], views: Mapping[int, memoryview]) -> None:
+        """Read these blocks (in ascending order) from the store into their views; those that fit go to the cache."""
+        keys = {self._key(number): number for number in missing}
+        claimed = self._store.claim([(key, len(views[number])) for key, number in keys.items()])
+        try:
+            self._read_from_store(missing, {keys[key] for key in claimed}, wanted, views)
+            self._confirmed = False
+            if claimed:
+                self.confirm()
+            for key in sorted(claimed, key=keys.__getitem__):
+                self._store.fill(key, views[keys[key]])
+        except BaseException:
+            for key in claimed:
+                self._store.release(key)
+            raise
+
+    def _read_from_store(
+        self, missing: Sequence[int], kept: Collection[int], wanted: Sequence[Range], views: Mapping[int, memoryview]
+    ) -> None:
+        """Read what is wanted of the missing blocks into their views; all of those that are kept."""
+        absent = set(missing)
+        # A gap is read, as without a cache, unless blocks in it were found.
+        runs = [list(numbers) for missed, numbers in groupby(views, absent.__contains__) if missed]
+        ranges = [request for run in runs for request in self._requests(run, kept, wanted)]
+        for (start, stop), data in zip(ranges, self._fetch_from_store(ranges), strict=True):
             if len(data) != stop - start:
                 raise FileReadError(
                     f"{printable(self._path)}: bytes [{start}, {stop}): the store sent {len(data)} bytes."
                 )
             sent = memoryview(data).cast("B")
-            for number in run:
-                views[number][:] = sent[self._edges[number] - start : self._edges[number + 1] - start]
-                self._store.put(self._key(number), views[number])
-        recorder().count("cache_misses", len(missing))
+            for number in absent.intersection(self._numbers(start, stop)):
+                first = self._edges[number]
+                a, b = max(start, first), min(stop, self._edges[number + 1])
+                views[number][a - first : b - first] = sent[a - start : b - start]
 
-    def _runs(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The blocks (in ascending order) grouped into requests: adjacent blocks, up to `REQUEST` bytes each."""
-        runs: list[list[int]] = []
-        for n in numbers:
-            if runs and n == runs[-1][-1] + 1 and self._edges[n + 1] - self._edges[runs[-1][0]] <= REQUEST:
-                runs[-1].append(n)
-            else:
-                runs.append([n])
-        return runs
+    def _requests(self, run: Iterable[int], kept: Collection[int], wanted: Sequence[Range]) -> list[Range]:
+        """The ranges to ask the store for: as many as without a cache, where nothing is in it."""
+        spans = [self._with_kept(span, kept) for span in coalesced(self._parts(run, wanted), REMOTE_GAP)]
+        return [request for span in coalesced(spans, gap=0) for request in cut(span, REQUEST)]
+
+    def _with_kept(self, span: Range, kept: Collection[int]) -> Range:
+        """The range with the rest of its outer blocks, if these are kept."""
+        numbers = self._numbers(*span)
+        first, last = numbers[0], numbers[-1]
+        return (
+            self._edges[first] if first in kept else span[0],
+            self._edges[last + 1] if last in kept else span[1],
+        )
+
+    def _parts(self, numbers: Iterable[int], wanted: Sequence[Range]) -> Iterator[Range]:
+        """What is wanted of these blocks; `wanted` is sorted, and its ranges do not overlap."""
+        stops = [stop for _, stop in wanted]
+        for number in numbers:
+            start, stop = self._edges[number], self._edges[number + 1]
+            for a, b in islice(wanted, bisect_right(stops, start), None):
+                if a >= stop:
+                    break
+                yield max(a, start), min(b, stop)
 
     def _numbers(self, start: int, stop: int) -> range:
         """The blocks that hold bytes of `[start, stop)`."""

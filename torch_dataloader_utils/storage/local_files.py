@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from typing import Self
+from weakref import finalize
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -77,22 +78,46 @@ class LocalFile(pa.OSFile):  # type: ignore[misc]
         FileChangedError: it is another one, or no regular file.
     """
 
+    _found: os.stat_result  # of the path, just before
+
     def __new__(cls, file: DataFileInfo, remedy: str = "") -> Self:
         """Opens the file; a pipe in its place would be waited for without end."""
-        if not stat.S_ISREG(os.stat(file.path).st_mode):
+        found = os.stat(file.path)
+        if not stat.S_ISREG(found.st_mode):
             raise replaced(file)
         # Bytes, because a name need not be valid UTF-8.
-        return super().__new__(cls, os.fsencode(file.path), "rb")  # type: ignore[no-any-return]
+        made: Self = super().__new__(cls, os.fsencode(file.path), "rb")
+        made._found = found
+        return made
 
     def __init__(self, file: DataFileInfo, remedy: str = "") -> None:
         self._planned, self._remedy = file, remedy
+        self._own: int | None = None
         try:
             status = os.fstat(self.fileno())  # not by path, which may name another file by now
             self._identity = status.st_dev, status.st_ino
             check_unchanged(file, _facts(status))
+            if self._own is not None and not os.path.samestat(status, self._found):
+                raise replaced(file)  # between the two descriptors
         except BaseException:
             self.close()
             raise
+
+    def fileno(self) -> int:
+        """The file's descriptor; that of pyarrow's file, which tells it only since version 25."""
+        try:
+            return super().fileno()  # type: ignore[no-any-return]
+        except AttributeError:
+            if self._own is None:
+                self._own = os.open(self._planned.path, os.O_RDONLY)
+                self._close_own = finalize(self, os.close, self._own)
+            return self._own
+
+    def close(self) -> None:
+        """Close it."""
+        super().close()
+        if self._own is not None:
+            self._close_own()
 
     def confirm(self) -> None:
         """Check that the file was neither written to nor replaced since it was opened.

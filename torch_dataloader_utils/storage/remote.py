@@ -26,7 +26,7 @@ Fetch: TypeAlias = Callable[[Sequence[Range]], Sequence["bytes | pa.Buffer"]]
 # Gaps up to this size are read, not skipped: that many bytes are transferred within a request's latency (tens of ms).
 REMOTE_GAP = 1 << 20
 # The longest range of a request: longer ones are split, so that several requests are in flight.
-_LONGEST = 16 << 20
+LONGEST = 16 << 20
 # Readahead of sequential reads, in bytes: least and most.
 _AHEAD_LEAST, _AHEAD_MOST = 1 << 20, 8 << 20
 
@@ -122,7 +122,7 @@ class RangeFile:
         if wanted and not missing:
             return
         self._blocks = [block for block in self._blocks if any(_shared(block, span) for span in wanted)]
-        pieces = [piece for joined in coalesced(missing, self._gap) for piece in _pieces(joined)]
+        pieces = [piece for joined in coalesced(missing, self._gap) for piece in cut(joined, LONGEST)]
         for (start, _), data in zip(pieces, self._get(pieces), strict=True):
             block = _Block(start, pa.py_buffer(data), 0)
             block.wanted = sys.maxsize if keep else sum(_shared(block, span) for span in missing)
@@ -162,7 +162,7 @@ class RangeFile:
             self._ahead = min(max(2 * self._ahead, _AHEAD_LEAST), _AHEAD_MOST)
             if not self._blocks:
                 end = min(max(end, start + self._ahead), self.size)
-        pieces = self._get(list(_pieces((start, end))))
+        pieces = self._get(list(cut((start, end), LONGEST)))
         data = pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         block = _Block(start, data, data.size)
         if end > stop:
@@ -259,9 +259,9 @@ def _shared(block: _Block, span: Range) -> int:
     return max(0, min(block.stop, span[1]) - max(block.start, span[0]))
 
 
-def _pieces(span: Range) -> Iterator[Range]:
-    """A range in equal parts, none longer than one request may be."""
+def cut(span: Range, longest: int) -> Iterator[Range]:
+    """A range in equal parts, none of more bytes than `longest`."""
     start, stop = span
-    count = max(1, -(-(stop - start) // _LONGEST))
+    count = max(1, -(-(stop - start) // longest))
     edges = [start + (stop - start) * i // count for i in range(count + 1)]
     return pairwise(edges)

@@ -10,7 +10,7 @@ import os
 import pickle
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,14 +27,15 @@ from torch_dataloader_utils.events import Recorder, recorder
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.redaction import printable, remember_secrets
-from torch_dataloader_utils.storage.cache import CachedRanges, can_cache
+from torch_dataloader_utils.storage.cache import CachedRanges, cache_plan, can_cache
+from torch_dataloader_utils.storage.cache_plans import CachePlan
 from torch_dataloader_utils.storage.clients import ArrowClient, Opened
 from torch_dataloader_utils.storage.errors import Naming, Reaching
 from torch_dataloader_utils.storage.fsspec_client import FsspecClient
 from torch_dataloader_utils.storage.hub_client import HubClient, is_hub
 from torch_dataloader_utils.storage.local_files import LocalClient, LocalFile
 from torch_dataloader_utils.storage.locks import ForkLock
-from torch_dataloader_utils.storage.remote import Range, RangeFile, RemoteFile
+from torch_dataloader_utils.storage.remote import Fetch, Range, RangeFile, RemoteFile
 from torch_dataloader_utils.storage.renewal import Renewal
 from torch_dataloader_utils.storage.retries import past_end, refused, retried
 from torch_dataloader_utils.storage.s3_calls import s3_locked
@@ -343,12 +344,23 @@ class Storage:
         The file need not be checked: what was planned from the footer of another version is found when its data is
         read. If bytes are missing or cannot be decoded, it is checked nevertheless, for a clear error.
         """
-        if self.local or self.cache is not None:
-            return self.open_data(file)
+        source = self.open_data(file)
+        if self.local:
+            return source
         with as_planned(file, self.remedy):
-            source = self._remote(file)
             source.prefetch([(max(0, source.size() - _TAIL), source.size())], keep=True)
         return source
+
+    def cache_plan(self, files: Iterable[DataFileInfo], passes: int | None) -> CachePlan | None:
+        """What tells other processes that these files are read through the cache; None without one.
+
+        Args:
+            files: the files.
+            passes: complete passes after which what they did not use may go; None: never.
+        """
+        if self.local or self.cache is None:
+            return None
+        return cache_plan(self.identity, files, self.cache, passes)
 
     def look(self, path: str) -> Stored | None:
         """The file or folder at `path`, or None."""
@@ -419,6 +431,19 @@ class Storage:
 
     def _remote(self, file: DataFileInfo) -> RemoteFile:
         held = self._held(file)
+        fetch, confirm = self._calls(file, held)
+        return RemoteFile(RangeFile(file.path, held.size, fetch, held.close, confirm), "r")
+
+    def _cached(self, file: DataFileInfo, cache: Cache) -> pa.NativeFile:
+        """The file, read through the cache; what is missing is read at the store, and checked before it is kept."""
+        held = self._held(file)
+        cached = CachedRanges(self.identity, file, *self._calls(file, held), cache)
+        # It decides which gaps are read: not those whose blocks are in the cache.
+        ranges = RangeFile(file.path, file.file_size, cached.fetch, held.close, cached.confirm, gap=0)
+        return RemoteFile(ranges, "r")
+
+    def _calls(self, file: DataFileInfo, held: HeldFile) -> tuple[Fetch, Callable[[], None]]:
+        """What reads ranges of a file, and what checks that they are of the planned version."""
 
         def fetch(ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
             with as_planned(file, self.remedy):
@@ -428,21 +453,7 @@ class Storage:
             with as_planned(file, self.remedy):
                 held.confirm()
 
-        return RemoteFile(RangeFile(file.path, held.size, fetch, held.close, confirm), "r")
-
-    def _cached(self, file: DataFileInfo, cache: Cache) -> pa.NativeFile:
-        """The file, read through the cache; what is missing is read at the store, and checked before it is kept."""
-        held = self._held(file)
-
-        def fetch(ranges: Sequence[Range]) -> list[bytes | pa.Buffer]:
-            with as_planned(file, self.remedy):
-                parts = held.fetch(ranges)
-                held.confirm()
-                return parts
-
-        cached = CachedRanges(self.identity, file, fetch, cache)
-        # No gaps are read: their blocks would be cached, too.
-        return RemoteFile(RangeFile(file.path, file.file_size, cached.fetch, held.close, gap=0), "r")
+        return fetch, confirm
 
 
 def is_below(path: str, place: str) -> bool:

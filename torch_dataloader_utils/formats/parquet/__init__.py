@@ -18,7 +18,13 @@ from torch_dataloader_utils.errors import FileReadError, OptionError
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.formats.base import Format, Pruner, Reader
 from torch_dataloader_utils.formats.parquet.dictionaries import dictionary_leaves, holds_codes
-from torch_dataloader_utils.formats.parquet.footer import Footer, checked_footer, list_values, row_group_ranges
+from torch_dataloader_utils.formats.parquet.footer import (
+    NO_NULLS,
+    Footer,
+    checked_footer,
+    list_values,
+    row_group_ranges,
+)
 from torch_dataloader_utils.formats.parquet.guards import (
     COARSE,
     FLOORED,
@@ -333,13 +339,17 @@ class ParquetFormat(Format):
         left = left_to_pyarrow(layout.metadata.metadata, [name for name in names if name in schema.names])
         return "the package itself" + (f"; pyarrow: {listed(left, 5)}" if left else "")
 
+    def kept(self, blob: bytes | memoryview) -> bytes | memoryview:
+        """The memory itself: thousands of footers are there once for all processes that share it."""
+        return blob
+
     def pack_metadata(self, metadata: Footer) -> tuple[Any, bytes]:
         """The columns with nulls, and the footer."""
-        return list(metadata.nulls.items()), metadata.file
+        return list(metadata.nulls.items()), bytes(metadata.file)
 
-    def unpack_metadata(self, plain: Any, blob: bytes, schema: pa.Schema) -> Footer:
+    def unpack_metadata(self, plain: Any, blob: bytes | memoryview, schema: pa.Schema) -> Footer:
         """The footer, unparsed."""
-        return Footer(blob, {number: tuple(names) for number, names in plain})
+        return Footer(blob, {number: tuple(names) for number, names in plain} or NO_NULLS)
 
 
 FORMAT = ParquetFormat()

@@ -11,7 +11,10 @@ the chunks' sizes and null counts. Footers from a manifest, and those sent to wo
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,32 +22,56 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from torch_dataloader_utils.formats.parquet.guards import readable_types, without_bad_bounds
-from torch_dataloader_utils.lazy import cached_property
 
 # A Parquet footer with what plans need of it, so that thousands of files are planned without parsing one.
 
 
-@dataclass(frozen=True)
+NO_NULLS: Mapping[int, tuple[str, ...]] = {}  # one for thousands of footers
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Footer:
-    """A footer, parsed when it is first used in a process; picklable.
+    """A footer, parsed when it is used; picklable.
 
     Attributes:
-        file: a Parquet file that contains only this footer.
+        file: a Parquet file that contains only this footer, perhaps in memory that processes share.
         nulls: number of a row group -> the columns that certainly contain a null in it; excludes row groups without
             such columns, and leaves below lists.
     """
 
-    file: bytes = field(repr=False)
+    file: bytes | memoryview = field(repr=False)
     nulls: Mapping[int, tuple[str, ...]]
 
-    @cached_property
+    _parsed: pq.FileMetaData | None = field(default=None, init=False, repr=False)
+
+    @property
     def metadata(self) -> pq.FileMetaData:
         """The footer as parsed by pyarrow."""
-        return pq.read_metadata(pa.BufferReader(self.file))
+        parsed = self._parsed
+        if parsed is None:
+            parsed = pq.read_metadata(pa.BufferReader(self.file))
+            object.__setattr__(self, "_parsed", parsed)
+            _forget_others(self)
+        return parsed
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the parsed footer, which is many times larger; compression reduces these bytes to a quarter.
         return _inflated, (len(self.file), pa.compress(self.file, "zstd", asbytes=True), self.nulls)
+
+
+# Parsed, a footer is ten times as large: only of these that were parsed last, that is kept.
+_KEPT = 64
+_LAST: deque[weakref.ref[Footer]] = deque()
+
+
+def _forget_others(footer: Footer) -> None:
+    """Keep what was parsed of this footer, and of the last ones before it."""
+    _LAST.append(weakref.ref(footer))
+    while len(_LAST) > _KEPT:
+        with suppress(IndexError):  # several threads forget
+            other = _LAST.popleft()()
+            if other is not None:
+                object.__setattr__(other, "_parsed", None)
 
 
 def _inflated(size: int, data: bytes, nulls: Mapping[int, tuple[str, ...]]) -> Footer:

@@ -78,11 +78,15 @@ class TextFormat(Format):
         """The format, which then parses the text of numbers as the types say."""
         return replace(self, declared=True)
 
+    def numbers_rows(self, options: Mapping[str, Any]) -> bool:
+        """Whether bad lines are errors."""
+        return options.get("on_bad_lines") != "skip"
+
     def pack(self, layout: FileLayout, schema: pa.Schema) -> bytes:
         """The plan and the schema; the ranges, of which there may be very many, are computed from the plan."""
         return super().pack(replace(layout, segments=()), schema)
 
-    def unpack(self, data: bytes) -> tuple[FileLayout, pa.Schema]:
+    def unpack(self, data: bytes | memoryview) -> tuple[FileLayout, pa.Schema]:
         """The arguments that `pack` received."""
         layout, schema = super().unpack(data)
         return layout.metadata.layout(), schema

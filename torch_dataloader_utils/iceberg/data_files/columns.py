@@ -12,12 +12,15 @@ from torch_dataloader_utils.iceberg.data_files.fields import FileField, field_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.iceberg.data_files.projection import Projection
 from torch_dataloader_utils.late_imports import pc
+from torch_dataloader_utils.options.sources import FILE, POSITION, SHARES
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 
 # The specification reserves these.
 FILE_ID, POSITION_ID = 2147483646, 2147483645
 ROW_ID, SEQUENCE_ID = 2147483540, 2147483539
+SHARE_ID = -1  # of how often a row is drawn, which no file holds
+NAME_IDS = {FILE: FILE_ID, POSITION: POSITION_ID, SHARES: SHARE_ID}
 
 # Stands for the physical row numbers among a file's columns; no column can have this name.
 ROW_NUMBERS = "\0row numbers"

@@ -12,10 +12,13 @@ import pyarrow.types as pt
 from torch_dataloader_utils.filters.arrow import filter_columns
 from torch_dataloader_utils.formats.parquet import FORMAT as PARQUET
 from torch_dataloader_utils.formats.parquet.footer import Footer
+from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, NAME_IDS
 from torch_dataloader_utils.iceberg.data_files.fields import FileField, children_of, data_fields, field_id, places_by_id
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile, IcebergTable
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileLayout
+from torch_dataloader_utils.options.sources import FILE
+from torch_dataloader_utils.sources.row_names import CanHold, name_test
 
 _FIRST_METADATA_ID = 2147483447  # ids from here on are reserved: such columns do not depend on the file alone
 
@@ -52,6 +55,32 @@ def iceberg_pruner(expression: pc.Expression, table: IcebergTable) -> Prune:
     return prune
 
 
+def table_name_test(expression: pc.Expression | None, table: IcebergTable) -> CanHold | None:
+    """Whether rows can match a filter, by their names; None if it is on none of these."""
+    added = [field.name for field in table.schema if field_id(field) in NAME_IDS.values()]
+    return name_test(expression, table.schema.remove_metadata(), added) if added else None
+
+
+def named_pruner(expression: pc.Expression, table: IcebergTable) -> Prune | None:
+    """A function that drops segments in which, by the names of their rows, none can match; None without such columns.
+
+    Args:
+        expression: a filter that fits the table's schema.
+        table: the table.
+    """
+    can_hold = table_name_test(expression, table)
+    if can_hold is None:
+        return None
+
+    def prune(layout: FileLayout) -> FileLayout:
+        file: IcebergFile = layout.metadata
+        values = {FILE: file.table_path}
+        own = {segment.number: segment for segment in (layout if file.inner is None else file.inner).segments}
+        return replace(layout, segments=tuple(s for s in layout.segments if can_hold(values, own[s.number])))
+
+    return prune
+
+
 def null_evidence(layout: FileLayout, table: IcebergTable) -> frozenset[str]:
     """Columns of the table (nested ones as `parent.child`) that certainly contain a null in the rows of a file."""
     file: IcebergFile = layout.metadata
@@ -83,12 +112,12 @@ def value_ranges(
 
 
 def identity_values(file: DataFile, table: IcebergTable) -> dict[str, Any]:
-    """The columns that have one value in all rows of a file, because the table is partitioned by them, with it.
+    """The columns that have one value in all rows of a file, with it: those of its partition, and its name.
 
     Without floats: rows of one partition may be 0.0 and -0.0, and NaNs of several kinds.
     """
     layout: IcebergFile = file.layout.metadata
-    constants = dict(layout.constants)
+    constants = {**dict(layout.constants), FILE_ID: layout.table_path}
     return {
         field.name: constants[number]
         for field in table.schema

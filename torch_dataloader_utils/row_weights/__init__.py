@@ -1,0 +1,1 @@
+"""Weights of rows: how often each is drawn in an epoch, exactly, by any rank alone."""
