@@ -15,7 +15,7 @@ from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.tree import tree_of, whole_weights
 
-PATH = Path("/work/shared/model/mix_model.py")
+PATH = Path(__file__).parents[3] / "shared" / "model" / "mix_model.py"
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=9)
 
 pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the model is not on this machine")

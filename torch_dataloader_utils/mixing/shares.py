@@ -13,7 +13,7 @@ from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.deal import Deal, Schedule
 from torch_dataloader_utils.mixing.epochs import MixedEpoch, rest_of_mix
-from torch_dataloader_utils.mixing.laps import shared_laps
+from torch_dataloader_utils.mixing.laps import PART, shared_laps, whole_laps
 from torch_dataloader_utils.model import Piece, Window
 from torch_dataloader_utils.planning.even import padding, total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
@@ -174,7 +174,17 @@ class MixShares:
     def _by_lap(self) -> list[I64]:
         """The rows of each rank, for each dataset int64 [laps, ranks]."""
         draws = self._deal.draws * self._unit
-        return [shared_laps(laps.sizes, own) for laps, own in zip(self.mixed.laps, draws, strict=True)]
+        return [
+            (whole_laps if self._is_small(laps.sizes) else shared_laps)(laps.sizes, own)
+            for laps, own in zip(self.mixed.laps, draws, strict=True)
+        ]
+
+    def _is_small(self, sizes: Sequence[int]) -> bool:
+        """Whether a rank's part of a lap would be few sequences, whose documents are mostly cut, the same ones always.
+
+        Rows are not cut.
+        """
+        return self._unit > 1 and max(sizes, default=0) < PART * self.num_ranks * self._unit
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:

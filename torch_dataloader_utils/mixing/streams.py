@@ -17,6 +17,7 @@ from typing import Any, overload
 from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.deal import Deal, Schedule
+from torch_dataloader_utils.mixing.laps import PART
 from torch_dataloader_utils.mixing.shares import one_after_another, tasks_of_laps
 from torch_dataloader_utils.mixing.stream_course import StreamCourse
 from torch_dataloader_utils.model import Piece, Window
@@ -32,7 +33,6 @@ from torch_dataloader_utils.planning.windows import windowed
 from torch_dataloader_utils.planning.workers import Shards
 from torch_dataloader_utils.seeding import derive_key
 
-PART = 256  # rows: a dataset that has fewer for each rank is dealt by whole laps
 # The fewest units, and the bytes of their tokens, of laps that are read together: a window of fewer rows than a part,
 # or of fewer units, would leave some of them unfilled.
 _UNITS = 128

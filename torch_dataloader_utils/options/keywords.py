@@ -218,7 +218,7 @@ def parse_options(keywords: Mapping[str, Any], call: Call = "files", datasets: i
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]), datasets)
+    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]), datasets=datasets)
 
 
 def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any, Options]:
@@ -238,8 +238,16 @@ def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any
     return source, _with(source, known)
 
 
-def parse_stream(source: SourceValue | None, keywords: Mapping[str, Any]) -> Options:
+def parse_stream(
+    source: SourceValue | None, keywords: Mapping[str, Any], *, part: str = "", part_is_packed: bool = False
+) -> Options:
     """The grouped, checked options of a loader of what `stream` was given; None is a table of another format.
+
+    Args:
+        source: what is read.
+        keywords: the keywords.
+        part: its label, if it is a part of a combination.
+        part_is_packed: whether that packs documents.
 
     Raises:
         UnknownOptionError: a keyword does not exist, or is a field of the source.
@@ -252,7 +260,8 @@ def parse_stream(source: SourceValue | None, keywords: Mapping[str, Any]) -> Opt
             f"{text}: given to what is read, not to stream: stream({source.replace(**own)!r}, ...)."
         )
     known = _known(keywords, option_defaults("stream"), _FUNCTIONS["stream"])
-    return _options(known) if source is None else _with(source, known)
+    facts = {"part": part, "part_is_packed": part_is_packed}
+    return _options(known, **facts) if source is None else _with(source, known, **facts)
 
 
 # Keywords that decide what a listing holds, and the name of what is read.
@@ -311,13 +320,13 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
         )
 
 
-def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
+def _with(source: SourceValue, known: Mapping[str, Any], **facts: Any) -> Options:
     """The options of a loader, with what the source says of them."""
     own = {"follow": source.follow, "appended": source.appended} if isinstance(source, Iceberg) else {}
     own |= {name: getattr(source, name) for name in ("metadata_columns",) if name in source.fields}
     if isinstance(source, Files):
         own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
-    return replace(_options({**known, **own}), keywords=known)
+    return replace(_options({**known, **own}, **facts), keywords=known)
 
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str) -> dict[str, Any]:
@@ -370,9 +379,10 @@ def _held(given: Mapping[str, Any]) -> dict[str, Any]:
     return held
 
 
-def _options(given: Mapping[str, Any], datasets: int = 0) -> Options:
+def _options(given: Mapping[str, Any], **facts: Any) -> Options:
+    """The options of these keywords; `facts`: the fields of `Options` that no keyword says."""
     keywords = _held(given)
-    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()}, datasets=datasets)
+    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()}, **facts)
     check_together(options)
     split, shuffle, read = options.split, options.shuffle.settled, options.read
     size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes
