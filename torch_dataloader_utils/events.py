@@ -57,14 +57,15 @@ class FailedRow:
 
 
 class PackedTokens(NamedTuple):
-    """What documents were packed into.
+    """What documents were packed into, or rows that were cut into batches with a budget of tokens.
 
     Attributes:
         source: the dataset of a combination that all of them are of, by its name or number; else None.
-        rows: of the block: sequences, or tokens that are still to be cut into sequences.
+        rows: of the block: sequences, tokens that are still to be cut into sequences, or batches.
         tokens: places for tokens, with padding.
         real: tokens of documents.
         trained: those of which the label is trained; None if labels are made when sequences are cut.
+        unit: what there are places in.
     """
 
     source: int | str | None
@@ -72,6 +73,7 @@ class PackedTokens(NamedTuple):
     tokens: int
     real: int
     trained: int | None = None
+    unit: Literal["sequences", "batches"] = "sequences"
 
 
 @dataclass(frozen=True, slots=True)

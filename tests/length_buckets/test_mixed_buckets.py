@@ -1,5 +1,6 @@
 """Batches with a budget of tokens, mixed by weight: a batch is of one dataset, and all ranks have as many."""
 
+import logging
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -52,6 +53,23 @@ def test_each_batch_is_of_one_dataset_by_weight_and_ranks_have_as_many(paths: di
         taken.update(number for number, _ in found)
     assert taken == {0: 60, 1: 30, 2: 30}
     assert "each batch of 64 tokens is of one dataset" in loader.describe().mix
+    metrics = loader.metrics(total=True)
+    assert metrics["tokens/a"] + metrics["tokens/b"] + metrics["tokens/c"] == metrics["tokens"]
+    assert all(metrics[f"real_tokens/{name}"] <= metrics[f"tokens/{name}"] for name in LENGTHS)
+
+
+def test_a_batch_size_that_leaves_batches_unfilled_changes_shares(
+    paths: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        loader = mixed(paths, batch_size=2, tokens_per_epoch=BUDGET * 6000)
+        found = rows_of(loader)
+    real = sum(len(row) for number, rows in found if number == 2 for row in rows)
+    assert real == 10 * 1500
+    (warned,) = {record.getMessage() for record in caplog.records if "are filled to" in record.getMessage()}
+    assert "the batches of dataset" in warned
+    assert "A larger batch_size" in warned
+    assert "and 2 rows" in str(loader.describe())
 
 
 def test_every_state_resumes_and_other_ranks_go_on(paths: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.buckets import Buckets
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
 
@@ -62,7 +62,9 @@ class LengthBuckets(Feature):
         long = "drop" if self.buckets.long == "drop" else "single"
         size, multiple = options.batch.batch_size, _multiple(scan)
         budget, strict = Budget(self.buckets.tokens, size, multiple, long), self.buckets.long == "error"
-        stage = Bucketing(column, budget, strict, options.mix.source_key)
+        stage = Bucketing(
+            column, budget, strict, options.mix.source_key, datasets_of_units(scan, mixed=options.mixes_rows)
+        )
         text = options.bucket.text(size, multiple)
         return replace(source, scan=replace(scan, stage=stage), unit=self.unit, buckets=text)
 

@@ -1,4 +1,4 @@
-"""Says which share of the tokens a mix really has of each dataset, where sequences are not nearly full."""
+"""Says which share of the tokens a mix really has of each dataset, where sequences or batches are not nearly full."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from torch_dataloader_utils.events import BlockEvent, Event
 from torch_dataloader_utils.metrics.totals import tokens_of
 
 _LOG = logging.getLogger("torch_dataloader_utils")
-_SEQUENCES = 1000  # of a dataset: fewer say little
+_UNITS = 1000  # of a dataset: fewer say little
 _FULL = 0.9
+_ADVICE = {
+    "sequences": "Pack(method='wrap') fills all sequences; a smaller Pack(length) may fill more.",
+    "batches": "A larger batch_size, or more batch_tokens, may fill more.",
+}
 
 Source = int | str
 
 
 class FillLog:
-    """Warns once, of the first dataset of a mix whose sequences are filled to less than 90 percent."""
+    """Warns once, of the first dataset of a mix whose sequences or batches are filled to less than 90 percent."""
 
     def __init__(self) -> None:
-        self._sequences: Counter[Source] = Counter()
+        self._units: Counter[Source] = Counter()
         self._tokens: Counter[Source] = Counter()
         self._real: Counter[Source] = Counter()
         self._warned = False
@@ -31,19 +35,18 @@ class FillLog:
         for (source, kind), count in tokens_of(event).items():
             if source is not None and kind != "trained_tokens":
                 (self._tokens if kind == "tokens" else self._real)[source] += round(count)
-        for source in {each.source for each in event.work.tokens if each.source is not None}:
-            self._sequences[source] += event.rows
-            if self._sequences[source] >= _SEQUENCES and self._real[source] < _FULL * self._tokens[source]:
-                self._warn(source)
+        for source, unit in {(each.source, each.unit) for each in event.work.tokens if each.source is not None}:
+            self._units[source] += event.rows
+            if self._units[source] >= _UNITS and self._real[source] < _FULL * self._tokens[source]:
+                self._warn(source, unit)
                 return
 
-    def _warn(self, source: Source) -> None:
+    def _warn(self, source: Source, unit: str) -> None:
         self._warned = True
         fill = self._real[source] / self._tokens[source]
         share, real = (counts[source] / max(sum(counts.values()), 1) for counts in (self._tokens, self._real))
         _LOG.warning(
-            "the sequences of dataset %r are filled to %.0f %%: of what was read so far it has %.1f %% of the places "
-            "for tokens, and %.1f %% of the tokens. Pack(method='wrap') fills all sequences; a smaller Pack(length) "
-            "may fill more.",
-            source, 100 * fill, 100 * share, 100 * real,
+            "the %s of dataset %r are filled to %.0f %%: of what was read so far it has %.1f %% of the places "
+            "for tokens, and %.1f %% of the tokens. %s",
+            unit, source, 100 * fill, 100 * share, 100 * real, _ADVICE[unit],
         )  # fmt: skip

@@ -130,8 +130,10 @@ def tokens_of(event: BlockEvent) -> dict[tuple[int | str | None, str], float]:
     found: dict[tuple[int | str | None, str], float] = {}
     packed = sum(each.rows for each in event.work.tokens)
     part = event.rows / packed if packed else 0.0
-    for source, _, tokens, real, trained in event.work.tokens:
-        counts = {"tokens": tokens, "real_tokens": real} | ({} if trained is None else {"trained_tokens": trained})
+    for each in event.work.tokens:
+        source, trained = each.source, each.trained
+        counts = {"tokens": each.tokens, "real_tokens": each.real}
+        counts |= {} if trained is None else {"trained_tokens": trained}
         for kind, count in counts.items():
             found[source, kind] = found.get((source, kind), 0.0) + (count if part == 1 else round(count * part))
     return found

@@ -26,7 +26,7 @@ from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, 
 from torch_dataloader_utils.packing.uncounted import UncountedWrapping
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.reading.blocks import Scan, Stage
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, select_columns
@@ -113,7 +113,7 @@ class BestFit(Packing):
         pack, group = self.pack, options.pack
         valid_key, sides, pads = _checked(pack, source.scan, keys, options)
         _check_source_key(self.source_key, sides, valid_key)
-        named, names = _datasets(source, options), _names(source.scan)
+        named, names = datasets_of_units(source.scan, mixed=options.mixes_rows), _names(source.scan)
         windows, key = (group.documents, group.sequences), self.source_key
         stage = DocumentPacking(pads, pack, sides, *windows, valid_key, key, named, names)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
@@ -174,7 +174,7 @@ class Wrap(Packing):
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
         _check_source_key(self.source_key, [side], valid_key)
-        named, names = _datasets(source, options), _names(source.scan)
+        named, names = datasets_of_units(source.scan, mixed=options.mixes_rows), _names(source.scan)
         stage = Wrapping(side, valid_key, self.source_key, named, names, _splits_of_draws(source.scan))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
@@ -219,7 +219,7 @@ class UncountedWrap(Packing):
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
         _check_source_key(self.source_key, [side], valid_key)
-        named, names = _datasets(source, options), _names(source.scan)
+        named, names = datasets_of_units(source.scan, mixed=options.mixes_rows), _names(source.scan)
         stage = UncountedWrapping(side, valid_key, self.source_key, named, names)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
@@ -242,14 +242,6 @@ def packing(options: Options) -> Packing | None:
         return BestFit(pack, _valid_key(options), names, options.mix.source_key)
     made = UncountedWrap if options.streams else Wrap
     return made(pack, _valid_key(options), names, options.mix.source_key)
-
-
-def _datasets(source: Source, options: Options) -> tuple[str | int, ...]:
-    """The names of datasets, or their numbers, if a sequence is of one of several; else nothing."""
-    scan = source.scan
-    if not (isinstance(scan, CombinedScan) and options.mixes_rows):
-        return ()
-    return scan.names or tuple(range(len(scan.scans)))
 
 
 def _check_source_key(source_key: str | None, sides: Sequence[PackedSide], valid_key: str | None) -> None:
