@@ -187,16 +187,20 @@ def metrics(
         for source, rows in sorted(totals.sources.items())
         if lap_rows.get(source)
     }
-    for kind in dict.fromkeys(kind for _, kind in totals.tokens):
-        of_each = {source: count for (source, of), count in totals.tokens.items() if of == kind}
-        flat[kind] = sum(of_each.values())
-        flat |= {f"{kind}/{source}": count for source, count in of_each.items() if source is not None}
-    if totals.tokens:
-        flat["tokens_per_s"] = _fraction(flat["tokens"], totals.seconds)
+    flat |= _tokens(totals)
     flat |= {f"rows_failed/{source}": rows for source, rows in totals.failed.items() if source is not None}
     for output in totals.with_ids:
         flat |= {f"{kind}_fraction/{output}": totals.share_of_ids(output, kind) for kind in ("missing", "unknown")}
     return flat | (_detail(totals) if detail else {})
+
+
+def _tokens(totals: Totals) -> dict[str, float]:
+    flat: dict[str, float] = {}
+    for kind in dict.fromkeys(kind for _, kind in totals.tokens):
+        of_each = {source: count for (source, of), count in totals.tokens.items() if of == kind}
+        flat[kind] = sum(of_each.values())
+        flat |= {f"{kind}/{source}": count for source, count in of_each.items() if source is not None}
+    return flat | ({"tokens_per_s": _fraction(flat["tokens"], totals.seconds)} if flat else {})
 
 
 def _detail(totals: Totals) -> dict[str, float]:
