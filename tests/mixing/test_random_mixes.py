@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.mixing.model import model_of_mixes, needs_model
@@ -81,8 +81,12 @@ def sequences(batches: Iterable[Any]) -> Iterator[list[Sequence]]:
         yield [(number, tuple(tokens[mask].tolist())) for number, tokens, mask in rows]
 
 
-def check_documents(found: Iterable[Sequence], run: Run) -> None:
-    """All tokens are of the dataset; documents are whole, or cut where a sequence begins or ends."""
+def check_documents(found: Iterable[Sequence], run: Run, ranks: int) -> None:
+    """All tokens are of the dataset; documents are whole, or cut where a sequence begins or ends.
+
+    Counted tokens are also cut where the parts of two ranks meet, and at the end of a window.
+    """
+    cut = run.kind == "wrap" and (ranks > 1 or run.shuffle is True)
     for number, tokens in found:
         whole = run.lengths[number]
         starts = [0, *(i for i, (a, b) in enumerate(pairwise(tokens), 1) if b != a + 1), len(tokens)]
@@ -94,7 +98,7 @@ def check_documents(found: Iterable[Sequence], run: Run) -> None:
             if run.kind == "best_fit":  # longer ones are cut into parts of L tokens
                 assert at % L == 0
                 assert ends or last - first == L
-            else:
+            elif not cut:
                 assert begins or first == 0
                 assert ends or last == L
 
@@ -109,7 +113,7 @@ def check_laps(found: Iterable[Sequence], run: Run) -> None:
 
 
 @needs_model
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
 @RUNS
 def test_a_run_has_the_sources_documents_and_laps_of_the_law_and_each_state_resumes(
     kind: str, lengths: Any, phases: Any, ranks: int, batch: int, steps: int, shuffle: Any, data: st.DataObject
@@ -140,7 +144,7 @@ def test_a_run_has_the_sources_documents_and_laps_of_the_law_and_each_state_resu
         size = ranks * batch
         assert found == [Counter(model.sources(mix, at * size, (at + 1) * size)) for at in range(steps)]
         every = [own for hand in hands for one in hand for own in one]
-        check_documents(every, run)
+        check_documents(every, run, ranks)
         if kind == "wrap":
             check_laps(every, run)
         other = data.draw(st.integers(1, 3))
