@@ -15,7 +15,7 @@ from tests.end_to_end.parts import Part, Seen, each_once
 from tests.packing.helpers import LENGTH, documents, held, make, parts_of, write_documents
 from tests.packing.pairs import TOGETHER, held_pairs, pairs, write_pairs
 from tests.packing.test_wrapped_batches import WRAP, tokens_of, wrapping
-from torch_dataloader_utils import Pack, combine
+from torch_dataloader_utils import Buckets, Pack, combine
 
 DOCUMENTS = np.random.default_rng(0).integers(0, 24, 45).tolist()
 PAIRS = np.random.default_rng(2).integers(1, 24, (45, 2)).tolist()
@@ -146,6 +146,22 @@ def stream_of(pack: Pack) -> Part:
     return Part(write_datasets, made, by_weight, of_whole_sequences, counted=False, same=False)
 
 
+def in_buckets(paths: dict[str, str], **place: Any) -> Any:
+    """Batches with a budget of tokens, of one dataset each."""
+    options: dict[str, Any] = {"shuffle": True, "shuffle_buffer_size": 40, "columns": ["input_ids"], "split_rows": 40}
+    budget, weights = Buckets(LENGTH * 2, by="input_ids"), {"weights": HALF, "tokens_per_epoch": 36 * LENGTH * 2}
+    return combine(paths, batch_tokens=budget, source_key="dataset", **weights, **options, **place)
+
+
+def of_whole_batches(batch: Any) -> list[int]:
+    """The dataset of the batch; its rows are of it."""
+    (number,) = set(batch["dataset"].tolist())
+    ids = batch["input_ids"]
+    assert {(number, token) for token in ids["values"].tolist()} <= WHOLE.keys()
+    assert int(ids["offsets"].diff().max()) * len(batch["dataset"]) <= LENGTH * 2
+    return [number]
+
+
 PACKED = {
     "best fit": Part(
         write_lists, in_sequences, each_once(parts_of(DOCUMENTS)), lambda batch: held([batch]), counted=False
@@ -162,4 +178,5 @@ PACKED = {
     ),
     "best fit, mixed": stream_of(BEST_FIT),
     "wrap, mixed, uncounted": stream_of(WRAP),
+    "buckets, mixed": Part(write_datasets, in_buckets, by_weight, of_whole_batches, counted=False, same=False),
 }

@@ -57,4 +57,6 @@ def test_a_mix_counts_by_dataset_and_warns_of_sequences_that_stay_empty(
     assert fill == (1.0 if method == "wrap" else 30 / LENGTH)
     warned = [record.getMessage() for record in caplog.records if "are filled to" in record.getMessage()]
     assert len(warned) == (method == "best_fit")
-    assert all("'long' are filled to 62 %" in text for text in warned)
+    assert all(
+        "'long' are filled to 62 %, and those of the others to 100 %: beside them it has 0.6" in text for text in warned
+    )

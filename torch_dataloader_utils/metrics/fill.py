@@ -1,4 +1,4 @@
-"""Says which share of the tokens a mix really has of each dataset, where sequences or batches are not nearly full."""
+"""Says that a mix has fewer tokens of a dataset than its weight says, where its sequences or batches are not full."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ class FillLog:
                 (self._tokens if kind == "tokens" else self._real)[source] += round(count)
         for source, unit in {(each.source, each.unit) for each in event.work.tokens if each.source is not None}:
             self._units[source] += event.rows
-            if self._units[source] >= _UNITS and self._real[source] < _FULL * self._tokens[source]:
+            read = self._units[source] >= _UNITS and self._tokens.total() > self._tokens[source]
+            if read and self._real[source] < _FULL * self._tokens[source]:
                 self._warn(source, unit)
                 return
 
     def _warn(self, source: Source, unit: str) -> None:
         self._warned = True
         fill = self._real[source] / self._tokens[source]
-        share, real = (counts[source] / max(sum(counts.values()), 1) for counts in (self._tokens, self._real))
+        places, real = (counts.total() - counts[source] for counts in (self._tokens, self._real))
+        of_others = max(real / places, 1e-9)
         _LOG.warning(
-            "the %s of dataset %r are filled to %.0f %%: of what was read so far it has %.1f %% of the places "
-            "for tokens, and %.1f %% of the tokens. %s",
-            unit, source, 100 * fill, 100 * share, 100 * real, _ADVICE[unit],
+            "the %s of dataset %r are filled to %.0f %%, and those of the others to %.0f %%: beside them it has %.2f of "
+            "the tokens that its weight says. %s",
+            unit, source, 100 * fill, 100 * of_others, fill / of_others, _ADVICE[unit],
         )  # fmt: skip
