@@ -48,7 +48,7 @@ class FillLog:
         places, real = (counts.total() - counts[source] for counts in (self._tokens, self._real))
         of_others = max(real / places, 1e-9)
         _LOG.warning(
-            "the %s of dataset %r are filled to %.0f %%, and those of the others to %.0f %%: beside them it has %.2f of "
-            "the tokens that its weight says. %s",
+            "the %s of dataset %r are filled to %.0f %%, and those of the others to %.0f %%: beside them it has %.2f "
+            "of the tokens that its weight says. %s",
             unit, source, 100 * fill, 100 * of_others, fill / of_others, _ADVICE[unit],
         )  # fmt: skip
