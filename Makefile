@@ -48,7 +48,7 @@ check: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports --no-cache
-	for picture in rooms plan plan_page speed soak scale; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
+	for picture in rooms plan steps plan_page speed soak scale; do $(BIN)/python scripts/draw_$$picture.py --check || exit 1; done
 	$(BIN)/python scripts/write_signatures.py --check
 	$(BIN)/python scripts/write_command_line.py --check
 	$(BIN)/python scripts/write_faults.py --check

@@ -21,9 +21,10 @@ svg { background: #ffffff; }
 """
 
 
-def svg(width: float, height: float, title: str, style: str, parts: list[str]) -> str:
-    """A picture of this size, with the colours above and those in `style`."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
+def svg(width: float, height: float, title: str, style: str, parts: list[str], *, fixed: bool = False) -> str:
+    """A picture of this size, with the colours above and those in `style`; as wide as the page unless it is fixed."""
+    size = f'width="{width:.0f}" height="{height:.0f}" ' if fixed else ""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}viewBox="0 0 {width:.0f} {height:.0f}" role="img">'
     lines = [head, f"<title>{escape(title)}</title>", f"<style>{STYLE}{style}</style>", *parts, "</svg>"]
     return "\n".join(lines) + "\n"
 

@@ -1,9 +1,7 @@
-"""Writes the reference of `tdu` into docs/command-line.md, from the command's own help.
+"""Writes the reference of `tdu`, docs/command-line-reference.md, from the command's own help.
 
-    python scripts/write_command_line.py          # write
-    python scripts/write_command_line.py --check  # exit with 1 if the page would change
-
-All that is above MARK is written by hand.
+python scripts/write_command_line.py          # write
+python scripts/write_command_line.py --check  # exit with 1 if the page would change
 """
 
 from __future__ import annotations
@@ -17,8 +15,7 @@ import typer
 from torch_dataloader_utils.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "command-line.md"
-MARK = "<!-- The rest is written by scripts/write_command_line.py from the command's own help. -->\n"
+PAGE = ROOT / "docs" / "command-line-reference.md"
 
 
 def spelled(param: Any) -> str:
@@ -40,7 +37,7 @@ def table(params: list[Any]) -> str:
 
 
 def reference() -> str:
-    """The page's part that follows from the commands."""
+    """The page, as it follows from the commands."""
     group = typer.main.get_command(app)
     commands = group.commands
     panels: dict[str, list[Any]] = {}
@@ -49,22 +46,23 @@ def reference() -> str:
         if getattr(param, "rich_help_panel", None):
             panels.setdefault(param.rich_help_panel, []).append(param)
     parts = [
-        "## Reference",
+        "# Commands and their options",
+        "What `tdu COMMAND --help` says, written by `scripts/write_command_line.py`; examples are on "
+        "[Command line](command-line.md).",
         "`tdu --version` prints the version; `tdu --install-completion` installs shell completion.",
     ]
     for name, command in commands.items():
         own = [p for p in command.params if p.opts[0].startswith("-") and not getattr(p, "rich_help_panel", None)]
         own = [p for p in own if p.name != "help"]
-        parts += [f"### tdu {name}", command.help, *([table(own)] if own else [])]
-    parts.append("### Options of all commands")
+        parts += [f"## tdu {name}", command.help, *([table(own)] if own else [])]
+    parts.append("## Options of all commands")
     for panel, params in panels.items():
         parts += [f"**{panel}**", table(params)]
     return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
-    text = PAGE.read_text()
-    new = text[: text.index(MARK) + len(MARK)] + "\n" + reference()
+    text, new = PAGE.read_text() if PAGE.exists() else "", reference()
     if "--check" in sys.argv and new != text:
         sys.exit(f"{PAGE.relative_to(ROOT)} is not what tdu says: run python scripts/write_command_line.py")
     if new != text:

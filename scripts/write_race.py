@@ -1,7 +1,7 @@
-"""Writes docs/race.md and docs/images/race.svg: the race of the loaders, from benchmarks/race.json.
+"""Writes docs/race*.md and docs/images/race.svg: the race of the loaders, from benchmarks/race.json.
 
 python scripts/write_race.py          # write
-python scripts/write_race.py --check  # exit with 1 if the page or the picture differs from the figures
+python scripts/write_race.py --check  # exit with 1 if a page or the picture differs from the figures
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ INTRODUCTION = """# The race in full
 
 Every loader on the same files, written by `python scripts/write_race.py` from `benchmarks/race.json`, which is what
 `python benchmarks/peers --results benchmarks/race.json` measured on {machine}. What the figures say is on the page
-[Benchmarks](benchmarks.md#compared-with-other-loaders); this one has all of them.
+[Benchmarks](benchmarks.md#compared-with-other-loaders). This one has those of batches of 1,024 and 16,384 rows in file
+order; others have [shuffled passes](race-shuffled.md), and [small batches and worker processes](race-more.md).
 
 - A run is a whole pass in a fresh process, from the call that makes the loader to its last batch, without imports. A
   rate with "*" is that of some seconds of a pass, from the first batch on.
@@ -50,15 +51,28 @@ Every loader on the same files, written by `python scripts/write_race.py` from `
 - Each loader is used as its own documentation recommends for batches of tensors: see `benchmarks/peers/loaders`. Lance
   reads a format of its own; jollyjack reads copies of the files without dictionaries.
 """
+SHUFFLED = """# The race: shuffled passes
+
+How the figures were measured, and what a column means, is on [the first page](race.md). Loaders shuffle in different
+ways, so rates do not compare: this package permutes rows in windows of 128 MiB, others a row group, a file, a buffer or
+the order of batches.
+"""
+MORE = """# The race: small batches and worker processes
+
+How the figures were measured, and what a column means, is on [the first page](race.md).
+"""
 
 Figures = dict[str, Any]
 
 
-def page(kept: Figures) -> str:
-    parts = [INTRODUCTION.format(machine=kept["machine"])]
+def pages(kept: Figures) -> dict[str, str]:
+    """The text of each page, by its name."""
+    parts = {"race": [INTRODUCTION.format(machine=kept["machine"])], "race-shuffled": [SHUFFLED], "race-more": [MORE]}
     for key, figures in sorted(kept["cases"].items(), key=lambda item: order(*json.loads(item[0]))):
-        parts.append(f"## {title(*json.loads(key))}\n\n{table_of(figures, kept['versions'])}")
-    return "\n".join(parts)
+        _, rows, workers, shuffle = json.loads(key)
+        name = "race-shuffled" if shuffle else "race" if rows in SIZES and not workers else "race-more"
+        parts[name].append(f"## {title(*json.loads(key))}\n\n{table_of(figures, kept['versions'])}")
+    return {name: "\n".join(texts) for name, texts in parts.items()}
 
 
 def order(table: str, rows: int, workers: int, shuffle: bool) -> tuple[Any, ...]:
@@ -103,12 +117,13 @@ def drawn(kept: Figures) -> str:
 
 def main() -> None:
     kept = json.loads((ROOT / "benchmarks" / "race.json").read_text())
-    written, path = page(kept), ROOT / "docs" / "race.md"
-    if "--check" not in sys.argv:
-        path.write_text(written)
-        print(path.relative_to(ROOT))
-    elif not path.exists() or path.read_text() != written:
-        sys.exit("docs/race.md is out of date: run python scripts/write_race.py")
+    for name, written in pages(kept).items():
+        path = ROOT / "docs" / f"{name}.md"
+        if "--check" not in sys.argv:
+            path.write_text(written)
+            print(path.relative_to(ROOT))
+        elif not path.exists() or path.read_text() != written:
+            sys.exit(f"{path.relative_to(ROOT)} is out of date: run python scripts/write_race.py")
     settle("race.svg", drawn(kept))
 
 

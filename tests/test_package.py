@@ -14,9 +14,11 @@ from zipfile import ZipFile
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
 
@@ -195,3 +197,18 @@ def test_every_dependency_has_an_exact_version_inside_its_range():
     for requirement in map(Requirement, wanted):
         if requirement.name != PROJECT["name"]:
             assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_the_conda_recipe_needs_what_the_package_needs():
+    recipe = yaml.safe_load(re.sub(r"\$\{\{.*?\}\}", "_", (ROOT / "conda" / "recipe.yaml").read_text()))
+    runs = {name: versions for name, _, versions in (each.partition(" ") for each in recipe["requirements"]["run"])}
+    needs = {each.name: each.specifier for each in map(Requirement, PROJECT["dependencies"])}
+    assert runs.pop("python") == PROJECT["requires-python"]
+    assert {name.replace("pytorch", "torch"): SpecifierSet(versions) for name, versions in runs.items()} == needs
+
+
+def test_files_are_read_without_what_only_unix_has():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "without_unix.py"], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ from torch_dataloader_utils import (
     Transform,
     UnknownOptionError,
     Weights,
+    Windows,
 )
 from torch_dataloader_utils.options.subset import Sample, Subsets
 from torch_dataloader_utils.values import Value, a, maybe, names, one_of, setting, whole, word
@@ -234,6 +235,7 @@ SAMPLES: Mapping[type[Value], Value] = {
     Follow: Follow(1, wait=0, replay=0.5),
     Hive: Hive("s3://b/t", schema={"year": "int16"}),
     Iceberg: Iceberg("db.t", ref="audit", follow=Follow(1), metadata_columns=["_file"]),
+    Windows: Windows(24, order="at", by=["id"], pad={"x": 0}, gap="1h"),
     Buckets: Buckets(64, by="ids", long="drop"),
     Pack: Pack(2048, columns=["ids", "labels"], long="drop", pad={"labels": -100}),
     Cache: Cache("folder", max_bytes="1GiB"),

@@ -78,6 +78,7 @@ if TYPE_CHECKING:  # the same names as in _HOMES, which a test holds together
     from torch_dataloader_utils.options.nulls import Fill
     from torch_dataloader_utils.options.packing import Pack
     from torch_dataloader_utils.options.ranks import Mesh
+    from torch_dataloader_utils.options.sequences import Windows
     from torch_dataloader_utils.options.sharding import Rotate, Strided
     from torch_dataloader_utils.options.shuffle import Shuffle
     from torch_dataloader_utils.options.sources import Appended, Delta, Files, Follow, Hive, Iceberg
@@ -158,6 +159,7 @@ _HOMES = {
     "TargetSizeSplitStrategy": "planning.strategies",
     "Transform": "options.transform",
     "Weights": "options.mix",
+    "Windows": "options.sequences",
     "World": "distributed.ranks",
     "combine": "api.combined",
     "deletion_vector": "sources.deleted_rows",
@@ -256,6 +258,7 @@ __all__ = [
     "UnsupportedTypeError",
     "UnsupportedTypeWarning",
     "Weights",
+    "Windows",
     "WorkerError",
     "World",
     "combine",

@@ -95,6 +95,14 @@ class Feature:
         """The columns that it leaves of these; `whole`: structs stay whole of which it needs a field."""
         return schema
 
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
+        """The top-level columns that it reads to know which rows there are, although they may not be delivered."""
+        return ()
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """What chooses the windows of `sequences` by the rows that are their anchors; None if nothing does."""
+        return None
+
     def known_counts(
         self, scan: ScanSpec, files: Sequence[DataFile], options: Options, name: str, *, limited: bool, counted: bool
     ) -> RowCounts | None:
@@ -253,6 +261,14 @@ class Features(Feature):
     def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
         """See `Feature`."""
         return reduce(lambda left, feature: feature.columns(left, whole=whole), self.each, schema)
+
+    def needed(self, schema: pa.Schema, options: Options) -> Sequence[str]:
+        """See `Feature`."""
+        return [name for feature in self.each for name in feature.needed(schema, options)]
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """See `Feature`."""
+        return _first(feature.anchors(options) for feature in self.each)
 
     def known_counts(self, *args: Any, **keywords: Any) -> RowCounts | None:
         """See `Feature`; each has its checks."""

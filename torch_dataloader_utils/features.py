@@ -12,6 +12,7 @@ from torch_dataloader_utils.length_buckets.feature import length_buckets
 from torch_dataloader_utils.mixing.feature import mixing
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.packing.feature import packing
+from torch_dataloader_utils.sequences.feature import time_windows
 from torch_dataloader_utils.subsets.feature import subsets
 
 FEATURES: tuple[Callable[[Options], Feature | None], ...] = (
@@ -19,6 +20,7 @@ FEATURES: tuple[Callable[[Options], Feature | None], ...] = (
     class_weights,
     packing,
     length_buckets,
+    time_windows,
     mixing,
     following,
 )

@@ -27,6 +27,7 @@ class Unit(Enum):
 
     ROW = "row"
     TOKEN = "token"
+    WINDOW = "window"
     SEQUENCE = "sequence"
     BATCH = "batch"
 
@@ -38,12 +39,12 @@ class Unit(Enum):
     @property
     def planned(self) -> str:
         """What plans count, in a word: sequences and batches are counted as they are made, of rows."""
-        return "token" if self is Unit.TOKEN else "row"
+        return self.value if self.is_planned else Unit.ROW.value
 
     @property
     def is_planned(self) -> bool:
         """Whether what plans count is what batches have."""
-        return self in (Unit.ROW, Unit.TOKEN)
+        return self in (Unit.ROW, Unit.TOKEN, Unit.WINDOW)
 
 
 @safe_repr

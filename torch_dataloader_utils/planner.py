@@ -187,7 +187,8 @@ class Planner:
         options = plan_options(self._options)
         # A function by its name: the repr of an object may hold its address, which differs between ranks.
         parts = astuple(replace(options, sharding=policy_name(options.sharding)))
-        others = (self._options.shard.sync_every, self._source.exact, self._options.pack.text, self._source.buckets)
+        cut = (self._options.pack.text, self._options.sequence.text, self._source.buckets)
+        others = (self._options.shard.sync_every, self._source.exact, *cut)
         return digest(map(str, (*parts, *others, self._options.features.saved())))
 
     def _plan(self, epoch: int, num_ranks: int, num_shards: int | None) -> Plan:

@@ -8,6 +8,7 @@ from torch_dataloader_utils.options.mix import WeightsLike
 from torch_dataloader_utils.options.nulls import NullsLike
 from torch_dataloader_utils.options.packing import PackLike
 from torch_dataloader_utils.options.ranks import RanksLike
+from torch_dataloader_utils.options.sequences import WindowsLike
 from torch_dataloader_utils.options.sharding import ShardingLike
 from torch_dataloader_utils.options.shuffle import ShuffleLike
 from torch_dataloader_utils.options.sources import AppendedLike, CatalogLike, FollowLike, PartitioningLike, SourceLike
@@ -38,5 +39,6 @@ __all__ = [
     "TransformLike",
     "Value",
     "WeightsLike",
+    "WindowsLike",
     "WorkerModeLike",
 ]

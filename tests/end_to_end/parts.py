@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from tests.transforms.test_images import SIZE, pixels_of, png
 from tests.transforms.test_tokens import CLS, OSLO, WORDS, tokenizer
-from torch_dataloader_utils import Sample, StructuredDataset, Subsets, Transform
+from torch_dataloader_utils import Sample, StructuredDataset, Subsets, Transform, Windows
 from torch_dataloader_utils.class_weights.draws import ClassDraw
 from torch_dataloader_utils.hashing import Choice, name_hash
 from torch_dataloader_utils.options import SubsetOptions
@@ -225,6 +225,24 @@ def with_draws(law: Callable[[list[Seen]], None]) -> Callable[[list[Seen]], None
     return drawn
 
 
+def windows_of(batch: Any) -> list[tuple[int, ...]]:
+    """The real windows of the batch, the past before the future, with their padding."""
+    real = batch.get("valid", slice(None))
+    return [tuple(rows) for rows in np.concatenate([batch["id"], batch["id_future"]], axis=1)[real].tolist()]
+
+
+def edged(row: int) -> tuple[int, ...]:
+    """The window of an anchor, whose padding repeats the nearest row."""
+    return tuple(min(max(row + step, 0), len(EVERY) - 1) for step in range(-5, 3))
+
+
+def anchors_of(batch: Any) -> list[int]:
+    """The anchors of the real windows of the batch, whose other rows are checked."""
+    found = windows_of(batch)
+    assert found == [edged(window[5]) for window in found]
+    return [window[5] for window in found]
+
+
 TRAIN = Subsets({"train": 0.7, "val": 0.3})["train"]
 BY_NAME = TRAIN.replace(by="name")
 FRACTION = Sample(0.7)
@@ -235,6 +253,8 @@ FAILS: dict[str, Any] = {"transform": Transform(some_fail, on_error="skip", max_
 LARGE = pc.field("id") - pc.field("id") / 3 * 3 != 0  # which no statistics can prune
 NAMES: dict[str, Any] = {"metadata_columns": ["_file", "_pos"], "filters": LARGE, "count_rows": True}
 DRAWS: dict[str, Any] = {"transform": Transform(draw, random=True)}
+ALL_WINDOWS = Windows(6, order="id", horizon=2, pad="edge")
+WINDOWS: dict[str, Any] = {"sequences": ALL_WINDOWS.replace(stride=2)}
 TOKENS: dict[str, Any] = {"columns": ["id", "text"], "transform": Tokenize("text", tokenizer())}
 
 
@@ -308,6 +328,12 @@ OF_ONE = {
         write_rows, weighted(90, columns=["id"], **DRAWS), with_draws(drawn(90, EVERY)), drawn_rows
     ),
     "batch tokens": one(each_once(EVERY), within_budget, **BUDGET),
+    "windows": one(each_once(map(edged, EVERY[::2])), windows_of, **WINDOWS),
+    "windows, padded": one(each_once(map(edged, EVERY[::2])), windows_of, even="pad", **WINDOWS),
+    "drawn windows": Part(write_rows, weighted(90, sequences=ALL_WINDOWS, even="pad"), drawn(90, EVERY), anchors_of),
+    "windows of a subset": one(
+        each_once(map(edged, chosen(subset=TRAIN))), windows_of, subset=TRAIN, sequences=ALL_WINDOWS
+    ),
     "jagged": one(each_once(EVERY), keyed, **SPARSE),
     "images": one(each_once(EVERY), decoded, **IMAGES),
     "tokens": one(each_once(EVERY), tokenized, **TOKENS),

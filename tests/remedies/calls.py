@@ -39,6 +39,7 @@ from torch_dataloader_utils import (
     Subsets,
     Transform,
     Weights,
+    Windows,
     combine,
 )
 from torch_dataloader_utils.errors import (
@@ -99,6 +100,7 @@ def write_data(folder: Path) -> None:
         "labelled": labelled,
         "mixed": {**tokens, **rows},
         "holes": holes,
+        "runs": {"id": range(40), "word": [f"w{row // 9}" for row in range(40)]},
     }
     for name, table in tables.items():
         (folder / name).mkdir()
@@ -289,6 +291,7 @@ def drawn(batch: pa.RecordBatch, rng: Any) -> pa.RecordBatch:
 
 PACK = {"pack": Pack(16)}
 WRAP = {"pack": Pack(16, method="wrap")}
+PAIRS = Windows(2, order="id")
 FILTER = {"filters": [("x", "<", 7.2)]}
 TWO = {"num_ranks": 2, "rank": 0}
 ANY = {"transform": Transform(half, rows="any")}
@@ -317,6 +320,20 @@ CALLS: dict[str, Failing] = {
     "last_batch with steps_per_epoch": Failing({"last_batch": "drop", "steps_per_epoch": 3}),
     "storage_options with filesystem": Failing({"storage_options": {}, "filesystem": pa.fs.LocalFileSystem()}),
     "device with output_format": Failing({"device": "cpu", "output_format": "numpy"}),
+    "sequences with output_format": Failing({"sequences": PAIRS, "columns": ["id"], "output_format": "arrow"}),
+    "sequences with class_weights": Failing(
+        {"sequences": PAIRS, "columns": ["id"], "class_weights": {"word": {"w0": 2.0}}}
+    ),
+    "sequences with limit": Failing({"sequences": PAIRS, "columns": ["id"], "limit": 10}),
+    "sequences of text": Failing({"sequences": PAIRS}, UnsupportedTypeError),
+    "sequences of lists": Failing({"sequences": PAIRS.replace(order="x")}, UnsupportedTypeError, path="mixed"),
+    "sequences with padding that does not fit": Failing({"sequences": PAIRS.replace(pad=0.5), "columns": ["id"]}),
+    "sequences with a subset of files": Failing(
+        {"sequences": PAIRS.replace(by="word"), "subset": SIDES.replace(unit="file")["a"], "columns": ["id"]},
+        path="runs",
+    ),
+    "sequences of rows that lie apart": Failing({"sequences": PAIRS.replace(by="word"), "columns": ["id"]}),
+    "sequences ordered by nulls": Failing({"sequences": PAIRS.replace(order="holes"), "columns": ["id"]}, path="holes"),
     "batch_tokens with pack": Failing({"batch_tokens": Buckets(64, by="ids"), **PACK}, path="tokens"),
     "batch_tokens with last_batch": Failing(
         {"batch_tokens": Buckets(64, by="ids"), "lists": "padded", "last_batch": "drop"}, path="tokens"

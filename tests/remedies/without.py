@@ -27,6 +27,10 @@ NOT_FOLLOWED: Mapping[str, str] = {
 # Functions with errors that say what is to be done, but not as a change of the call's keywords that a test follows.
 WITHOUT: Mapping[str, tuple[str, ...]] = {
     "a file, table or store is to be changed, or a name that only the user knows": (
+        "sequences/feature:keys_of",
+        "sequences/feature:_copy",
+        "sequences/sorting:is_there",
+        "sequences/scan:_gap",
         "delta/entries:_check_depth",
         "delta/files:deleted_rows",
         "delta/log:_check_features",
@@ -125,6 +129,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "mixing/rows:epoch_rows",
         "mixing/streams:check",
         "options/keywords:_known",
+        "options/sequences:check",
         "options/parts:parse_part",
         "plan_page/page:_check_place",
         "plan_page/page:write_page",
@@ -153,6 +158,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "preprocess/spec:entries_of",
         "preprocess/spec:without_places",
         "preprocess/statistics:statistics",
+        "reading/row_transform:_checked",
         "reading/transform_formats:_of_objects",
         "row_weights/row_numbers:_of_text",
         "row_weights/row_numbers:numbers_of_files",

@@ -80,6 +80,7 @@ class StructuredDataset(LoaderDataset):
         collate_fn: Callable[[Any], Collated] | None = None,
         batch_tokens: BucketsLike | None = None,
         pack: PackLike | None = None,
+        sequences: WindowsLike | None = None,
         stack: Mapping[str, Sequence[str]] | None = None,
         jagged: Mapping[str, Sequence[str]] | None = None,
         dtypes: Mapping[Any, Any] | Any = None,
@@ -147,6 +148,7 @@ class StructuredDataset(LoaderDataset):
             collate_fn: maps each finished batch to whatever the loader should yield.
             batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
             pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
+            sequences: windows over time of the rows of each key, by Windows(length, order=...): [B, length] tensors.
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.

@@ -144,7 +144,7 @@ def difference(saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
 
 # The part of a state that identifies its data: digests and short texts, without secrets.
 
-_BUCKETS, _PREPROCESS = "buckets", "preprocess"
+_BUCKETS, _PREPROCESS, _SEQUENCES = "buckets", "preprocess", "sequences"
 _GREW_FROM = ", which grew from "
 SKIPPED = "skipped"  # the files that are left out: they explain another list of files
 
@@ -179,8 +179,14 @@ def fingerprint(source: Source, options: Options) -> dict[str, list[str]]:
         "shuffle_seed": ([str(order.shuffle_seed)], str(order.shuffle_seed)),
         COUNTS: ([known], known),
     }
-    texts = {"subset": source.subset, "pack": options.pack.text, _BUCKETS: source.buckets, _PREPROCESS: scan.mark}
-    texts[ROW_WEIGHTS] = "" if source.weights is None else source.weights.text
+    texts = {
+        "subset": source.subset,
+        "pack": options.pack.text,
+        _SEQUENCES: options.sequence.text,
+        _BUCKETS: source.buckets,
+        _PREPROCESS: scan.mark,
+        ROW_WEIGHTS: "" if source.weights is None else source.weights.text,
+    }
     for name, text in texts.items():
         components[name] = ([text] if text else [], short(text))
     if scan.marks_before:
@@ -201,7 +207,7 @@ _WEIGHTS = (
     "with what loader.row_weights() returned when it was taken (an array, or None), and the same rows_per_epoch."
 )
 # Components that states did not have at first unless there was something to tell.
-_NOTHING = dict.fromkeys(("subset", "pack", _BUCKETS, _PREPROCESS, ROW_WEIGHTS, SKIPPED), digest_of([]))
+_NOTHING = dict.fromkeys(("subset", "pack", _SEQUENCES, _BUCKETS, _PREPROCESS, ROW_WEIGHTS, SKIPPED), digest_of([]))
 
 
 def _split_texts(splits: Splits) -> Iterator[str]:

@@ -36,11 +36,12 @@ class Data:
     def open(self, **others: Any) -> tuple[Any, Any]:
         """A loader and its dataset; `others` are keywords that replace those given.
 
-        Arrow batches hold rows as they are stored, so `pack` has no effect on them, and they are on no device.
+        Arrow batches hold rows as they are stored, so `pack` and `sequences` have no effect on them, and they are on no
+        device.
         """
         import torch_dataloader_utils as package
 
-        unused = ("device", "pack") if others.get("output_format") == "arrow" else ()
+        unused = ("device", "pack", "sequences") if others.get("output_format") == "arrow" else ()
         dataset: Any = getattr(package, DATASETS[self.call])
         loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.but(*unused).keywords, **others})
         return loader

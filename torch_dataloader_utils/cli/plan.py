@@ -103,7 +103,7 @@ def _opened(data: Data) -> tuple[Any, NullValueError | None]:
     try:
         return data.open()[1], None
     except NullValueError as error:
-        if data.keywords.keys() & {"pack", "batch_tokens"}:  # Arrow batches are neither packed nor bucketed
+        if data.keywords.keys() & {"pack", "batch_tokens", "sequences"}:  # Arrow batches are of rows
             raise
         return data.open(output_format="arrow")[1], error
 

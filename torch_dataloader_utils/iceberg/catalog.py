@@ -35,7 +35,7 @@ T = TypeVar("T")
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
 _SHOWN = 5  # names listed in an error
-_NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set 'name' in catalog_config=."
+_NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set its 'name' beside 'uri'."
 
 
 def open_table(

@@ -579,8 +579,8 @@ def _announce(plan: RankPlan, position: EpochPosition, planner: Planner, options
     mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
     begun = position.before + position.taken
     _LOG.info(
-        "epoch %d, rank %d of %d (from %s): %d splits, %s rows%s, %s%s",
-        plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, steps, mode,
+        "epoch %d, rank %d of %d (from %s): %d splits, %s %ss%s, %s%s",
+        plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, plan.unit.planned, steps, mode,
         f"; {begun:,} steps were taken before" if begun else "",
     )  # fmt: skip
     if plan.steps == 0 and not begun and has_splits:

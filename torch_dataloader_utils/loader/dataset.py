@@ -41,6 +41,7 @@ from torch_dataloader_utils.loader.preview import FirstRows
 from torch_dataloader_utils.metrics.prometheus import prometheus_text
 from torch_dataloader_utils.metrics.totals import metrics
 from torch_dataloader_utils.metrics.verdict import Verdict
+from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import (
     SELECTS,
     Files,
@@ -495,10 +496,15 @@ class LoaderDataset(IterableDataset[Any]):
         Raises:
             CountsRequiredError: row counts are not known before reading, or with `follow=True`, the rows of the epoch
                 are not known yet, or no longer.
-            OptionError: rows are drawn by weights.
+            OptionError: rows are drawn by weights, or a batch has windows of `sequences`.
             IndexError: there is no such step, or it was taken with other options, before the epoch was resumed.
         """
         number = self._planned(epoch_number(epoch))
+        if self._source.unit is Unit.WINDOW:
+            raise OptionError(
+                "rows_of() with sequences: a batch has windows, which share rows. The '_file' and '_pos' of "
+                "metadata_columns= say which rows it has."
+            )
         if self._source.weights is not None:
             raise OptionError(
                 "rows_of() with row weights: rows are drawn, so a batch is no range of rows. Its '_file' and '_pos' "

@@ -79,7 +79,8 @@ class _Facts:
             weights="" if source.weights is None else source.weights.in_words,
             transform="; ".join(dict.fromkeys(_transforms(source))),
             mix=self._mix(own, world.num_ranks), cache=cached.text,
-            packing=self.options.pack.text, buckets=source.buckets, uncounted=self.options.uncounted,
+            packing=self.options.pack.text, sequences=source.sequences, buckets=source.buckets,
+            uncounted=self.options.uncounted,
             stored_bytes=sum(file.info.file_size for file in source.files),
             decoded_bytes=sum(segment.size_bytes for segment in segments),
             decoder="; ".join(dict.fromkeys(_decoders(source))),
@@ -219,7 +220,7 @@ def shuffle_sentence(permutes: str, plan: RankPlan, *, packs: bool = False) -> s
     """
     if plan.window is not None:
         order = "splits stay in file order" if not permutes else "each epoch has another order"
-        what = "documents" if plan.unit is Unit.TOKEN else "batches" if plan.unit is Unit.BATCH else "rows"
+        what = "documents" if plan.unit is Unit.TOKEN else "batches" if plan.unit is Unit.BATCH else plan.unit.plural
         words = window_in_words(plan.window, plan.batch_rows, plan.unit)
         slower = "" if compiled() else "; more slowly, because there was no C compiler when the package was installed"
         return f"{what} are permuted in {words}; {order}{slower}"

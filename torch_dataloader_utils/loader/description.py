@@ -26,7 +26,7 @@ from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 _DEFAULT = "default: "  # before a source of ranks that is none
 # Texts, each shown if there is something to say.
-_SAID = ("snapshot", "follow", "replay", "subset", "weights", "transform", "mix", "cache")
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "transform", "mix", "cache", "sequences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ class Description:
         cache: how much of later epochs a cache of this size holds; "" without one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
+        sequences: of which runs of rows there are windows, which are counted as rows then; "" if there are none.
         uncounted: why no scan can count what an epoch delivers; "" if `count_rows` does.
         stored_bytes: the size of these files, as stored.
         decoded_bytes: the estimated size of all their columns, once decoded.
@@ -121,6 +122,7 @@ class Description:
     mix: str
     cache: str
     packing: str
+    sequences: str
     uncounted: str
     buckets: str
     stored_bytes: int
@@ -192,11 +194,13 @@ class Description:
         """How large a batch is."""
         if self.sequence_length > 1:
             return f"{plural(self.batch_rows, 'sequence')} of {self.sequence_length:,} tokens"
-        return self.buckets or plural(self.batch_rows, "sequence" if self.packing else "row")
+        return self.buckets or plural(self.batch_rows, "sequence" if self.packing else self.units.removesuffix("s"))
 
     @property
     def units(self) -> str:
         """What is counted as rows."""
+        if self.sequences:
+            return "windows"
         return "rows" if self.sequence_length == 1 else "tokens"
 
     @property

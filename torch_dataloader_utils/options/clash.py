@@ -1,4 +1,4 @@
-"""What it is that options exclude each other: a row of the table of clashes."""
+"""What it is that options exclude each other: both sides, the reason, and what can be done instead."""
 
 from __future__ import annotations
 

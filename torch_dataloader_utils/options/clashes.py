@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_dataloader_utils.errors import (
-    CountsRequiredError,
-    Example,
-    Remedy,
-    leave_out,
-    use,
-)
+from torch_dataloader_utils.errors import CountsRequiredError, Example, Remedy, leave_out, use
 from torch_dataloader_utils.options.clash import Clash, Half, Ways
 from torch_dataloader_utils.options.mix import Weights
 from torch_dataloader_utils.options.sharding import WORDS, Strided
@@ -93,6 +87,8 @@ TOKENS = Half(
     lambda options: options.bucket.batch_tokens is not None,
     lambda options: f"batch_tokens={options.given('batch_tokens').short()}",
 )
+SEQUENCES = Half("sequences", "`sequences`", lambda options: options.sequence.sequences is not None, "sequences")
+SKIPS = Half("transform", "`Transform(on_error=)`", lambda o: o.read.transform_skips, "Transform(on_error=)")
 NO_ARRAYS = Half(
     "output_format", '`output_format="arrow"` or `"dict"`', lambda o: o.batch.output_format not in ("torch", "numpy")
 )
@@ -340,16 +336,11 @@ def _plain_weights(options: Options) -> list[Remedy]:
     return [use(weights=options.mix.weights or _weights_of(options))]
 
 
-def _in_other_unit(options: Options) -> Weights:
-    """The same weights, of what batches are made of."""
-    mix = options.mix
-    return Weights(mix.weights, temperature=mix.temperature, max_repeats=mix.max_repeats)
-
-
 def _in_unit_of_batches(options: Options) -> list[Remedy]:
-    unbounded = options.streams and UNBOUNDED.holds(options)
+    mix, unbounded = options.mix, options.streams and UNBOUNDED.holds(options)
     length: dict[str, Any] = {"tokens_per_epoch": _TOKENS} if unbounded else {}
-    return [use(weights=_in_other_unit(options), **length)]
+    weights = Weights(mix.weights, temperature=mix.temperature, max_repeats=mix.max_repeats)
+    return [use(weights=weights, **length)]
 
 
 def _mixed_or_unweighted(options: Options) -> list[Remedy]:
@@ -535,6 +526,20 @@ CLASHES = (
         beside=TOKENS,
         why="batch_tokens is the budget of a batch of one rank",
         ways=[use(sharding=Strided("batch")), leave_out("sharding")],
+    ),
+    *(
+        Clash(halves=(half,), beside=SEQUENCES, why=why, ways=[*ways, leave_out("sequences")])
+        for half, why, ways in (
+            (COMBINES, "a window has rows of one dataset, and datasets are not cut into windows together", ()),
+            (PACK, "packing joins documents, each a row", [leave_out("pack")]),
+            (TOKENS, "all windows have one length", [leave_out("batch_tokens")]),
+            (NO_ARRAYS, "windows are arrays [B, length]", [use(output_format="numpy"), leave_out("output_format")]),
+            (WEIGHTED, "copies of rows have one place in time", [leave_out("class_weights")]),
+            (RESIZES, "rows would have no place in time", [leave_out("transform")]),
+            (SKIPS, "windows would have gaps where rows are left out", [leave_out("transform")]),
+            (LIMIT, "the first rows cut the last window short", [leave_out("limit")]),
+            (FOLLOW, "what is appended goes on in windows of earlier passes", [leave_out("follow")]),
+        )
     ),
     Clash(
         halves=(EVEN, LAST),

@@ -24,6 +24,7 @@ from torch_dataloader_utils.options.groups import (
 from torch_dataloader_utils.options.mix import MixOptions, of_weights, weights_of
 from torch_dataloader_utils.options.packing import PackOptions
 from torch_dataloader_utils.options.retired import check_retired
+from torch_dataloader_utils.options.sequences import SequenceOptions
 from torch_dataloader_utils.options.sharding import sharding_of
 from torch_dataloader_utils.options.shuffle import ShuffleOptions, shuffle_of
 from torch_dataloader_utils.options.sources import Delta, Files, FollowOptions, Iceberg, SourceValue, check_catalog
@@ -58,6 +59,7 @@ class Options:
     batch: BatchOptions
     bucket: BucketOptions
     pack: PackOptions
+    sequence: SequenceOptions
     convert: ConvertOptions
     worker: WorkerOptions
     follow: FollowOptions
@@ -94,6 +96,12 @@ class Options:
         made = self.bucket.batch_tokens is not None or (self.pack.pack is not None and not self.pack.wraps)
         cut = self.pack.wraps and (self.pack.uncounted or self.shard.steps_per_epoch is not None)
         return self.mixes_rows and (made or cut)
+
+    @property
+    def chooses_anchors(self) -> bool:
+        """Whether a subset chooses windows by their anchors, not rows: unless it takes whole sequences."""
+        windows, subset = self.sequence.sequences, self.subset
+        return windows is not None and subset.by_hash and not (subset.by and set(subset.by) <= set(windows.keys))
 
     def given(self, keyword: str) -> Any:
         """The value of a keyword, as it can be given."""

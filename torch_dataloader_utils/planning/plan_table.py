@@ -54,10 +54,11 @@ def window_in_words(window: ShuffleWindow, batch_rows: int, unit: Unit = Unit.RO
     if unit is Unit.BATCH:
         return f"{plural(window.windows, 'window')}, each sorted by length and cut into batches"
     rows = "" if window.rows is None else f" of {plural(window.rows, unit.planned)}"
+    name = "part" if unit is Unit.WINDOW else "window"  # those that are planned are windows, too
     if window.windows == 1:
-        return f"one window{rows}: every order is equally likely"
+        return f"one {name}{rows}: every order is equally likely"
     return (
-        f"windows{rows} from {window.splits:,} of {plural(window.of_splits, 'split')} (batch variance up to "
+        f"{name}s{rows} from {window.splits:,} of {plural(window.of_splits, 'split')} (batch variance up to "
         f"{window.variance_ratio(batch_rows):,.2f} times that of random sampling)"
     )
 

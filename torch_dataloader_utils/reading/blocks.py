@@ -193,6 +193,9 @@ class PieceReader(BlockReader, Protocol):
             epoch: the epoch.
         """
 
+    def over(self, files: Mapping[FileKey, DataFile]) -> PieceReader:
+        """A reader of the same files whose rows are numbered in another way, by key."""
+
 
 class Stage(Protocol):
     """Makes other rows of those that a reader reads, a task at a time; picklable."""

@@ -171,6 +171,10 @@ class CombinedReader:
             before = up_to
         return block.take(places)
 
+    def over(self, files: Mapping[FileKey, DataFile]) -> CombinedReader:
+        """A reader of the same files whose rows are numbered in another way, by key."""
+        return CombinedReader(self._spec, [reader.over(files) for reader in self.readers])
+
     def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The rows of pieces of splits as one block, part by part, and each piece's range of rows in it."""
         spans: list[Span] = [(0, 0)] * len(pieces)

@@ -12,10 +12,11 @@ from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.formats.sizes import fixed_width
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, FileKey
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import BlockReader, Stage
 from torch_dataloader_utils.reading.buffers import BufferPool
-from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.draws import DRAW, Draws
 from torch_dataloader_utils.reading.failures import Skipping
 from torch_dataloader_utils.reading.files import FileOpener

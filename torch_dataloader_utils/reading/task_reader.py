@@ -18,9 +18,10 @@ from torch_dataloader_utils.events import FailedRow, recorder
 from torch_dataloader_utils.filters.arrow import evaluate
 from torch_dataloader_utils.late_imports import as_arrow, pc
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, RowDraws, Task, split_pieces
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.reading.blocks import Block, noting
-from torch_dataloader_utils.reading.chosen import COPIES, KEEP, SHARES, RowCopies, copied, kept, with_shares
+from torch_dataloader_utils.reading.chosen import COPIES, KEEP, RowCopies, copied, kept, with_shares
 from torch_dataloader_utils.reading.decoding import Numbers, addresses, joined, narrow, numbers_in, numbers_of
 from torch_dataloader_utils.reading.dictionaries import without_large_dictionaries
 from torch_dataloader_utils.reading.draws import copies_of, copy_numbers
@@ -151,6 +152,10 @@ class TaskReader:
         calls = self._runs.window_turns(runs, list(self._spec.schema))
         marks = marks_of(self._spec.valid_key, gather.rows, not task.pad)
         return WindowRead(gather, runs, calls, self._spec.converter, marks)
+
+    def over(self, files: Mapping[FileKey, DataFile]) -> TaskReader:
+        """A reader of the same files whose rows are numbered in another way, by key."""
+        return TaskReader(self._spec, files)
 
     def read(self, pieces: Sequence[Piece], pad: bool, epoch: int) -> tuple[Block, list[Span]]:
         """The converted rows of pieces of splits as one block, and each piece's range of rows in it."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from torch_dataloader_utils.errors import CountsRequiredError, EmptyDatasetError, OptionError, leave_out, use
 from torch_dataloader_utils.iteration.passes import Passes
+from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.reading.combined import CombinedScan
@@ -40,6 +41,11 @@ def set_weights(here: Passes, values: Any, rows: Any, rows_per_epoch: int | None
         here.move_to(replace(source, weights=None))
         return
     check(source, options)
+    if rows is not None and source.unit is Unit.WINDOW:
+        raise OptionError(
+            f"{_CALL}(rows=) with sequences: windows have no names of their own. Give a weight for each of the "
+            f"{source.splits.rows:,} windows, in the order of an unshuffled epoch."
+        )
     if rows_per_epoch is not None and not (type(rows_per_epoch) is int and rows_per_epoch > 0):
         raise OptionError(f"{_CALL}(rows_per_epoch={shown(rows_per_epoch)}): expected a whole number of at least 1.")
     before = source.weights if isinstance(source.weights, WeightedRows) else None
@@ -79,7 +85,7 @@ def check(source: Source, options: Options) -> None:
             f"{_CALL} with a combination that mixes rows: the mix decides how many it takes of each dataset.",
             remedies=[use(batches="splits")],
         )
-    if not source.unit.planned == "row":
+    if source.unit is Unit.TOKEN:
         raise OptionError(
             f"{_CALL} with Pack(method='wrap') that counts tokens: documents are cut, so none can be drawn.",
             remedies=[use(pack=options.pack.pack.replace(method="best_fit"))] if options.pack.pack else [],

@@ -37,7 +37,8 @@ def sharing_of(sharers: Sharers, does: str, work: str = Sharing.work) -> Sharing
 
 def asks_scan(options: Options) -> bool:
     """Whether the options may require a scan of the data."""
-    return options.shard.count_rows or _asks_codes(options) or options.subset.counts_labels
+    asks_windows = options.sequence.sequences is not None
+    return options.shard.count_rows or asks_windows or _asks_codes(options) or options.subset.counts_labels
 
 
 def _asks_codes(options: Options) -> bool:
@@ -65,6 +66,7 @@ def _decisive(options: Options) -> dict[str, str]:
         "manifest": "None" if options.read.manifest is None else "a file",
         "follow": str(options.follow.follows),
         "class_weights": "'balanced'" if options.subset.counts_labels else "not 'balanced'",
+        "sequences": "None" if options.sequence.sequences is None else "windows",
         "strings": "'codes'" if _asks_codes(options) else "without 'codes'",
         "the version of torch_dataloader_utils": __version__,
     }

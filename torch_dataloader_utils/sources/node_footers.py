@@ -8,11 +8,11 @@ that nobody holds is removed by whoever comes an hour later.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import mmap
 import os
 import stat
+import sys
 import time
 import weakref
 import zlib
@@ -28,6 +28,9 @@ import pyarrow as pa
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.storage.waiting import limit
+
+if sys.platform != "win32":
+    import fcntl
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _FOLDER = "/dev/shm"
@@ -52,6 +55,8 @@ def shared_footers(name: str, count: int, make: Make, folder: str = _FOLDER) -> 
             as the time limit of this context. Its errors are raised.
         folder: of files in memory.
     """
+    if sys.platform == "win32":  # has no locks that end with their process
+        return None
     _remove_left(folder)
     path = os.path.join(folder, f"{_prefix()}{name}")
     while True:

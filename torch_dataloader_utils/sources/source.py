@@ -24,13 +24,14 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFile, FileKey, Unit
 from torch_dataloader_utils.options import Options, ReadOptions, SplitOptions, SubsetOptions, mask_key, progress_of
 from torch_dataloader_utils.options.clashes import FOREIGN_MEMORY
+from torch_dataloader_utils.options.sources import SHARES
 from torch_dataloader_utils.options.transform import PLACE, DeclaredTransform, RowsRead, takes_rng
 from torch_dataloader_utils.planning.parts import Part, part_rows
 from torch_dataloader_utils.planning.splits import Splits
 from torch_dataloader_utils.planning.strategies import TargetSizeSplitStrategy, make_splits
 from torch_dataloader_utils.printing import damage_in_words, listed, shown
 from torch_dataloader_utils.reading.blocks import Scan
-from torch_dataloader_utils.reading.chosen import SHARES, RowCopies, RowMask
+from torch_dataloader_utils.reading.chosen import RowCopies, RowMask
 from torch_dataloader_utils.reading.combined import CombinedScan
 from torch_dataloader_utils.reading.draws import Draws
 from torch_dataloader_utils.reading.encoded import read_encoded
@@ -110,6 +111,7 @@ class Source:
         listing: the storage and the files with their footers, for other loaders of them; copies have none.
         subset: which rows are chosen by `subset`, `fraction` and `limit`, as text; "" for all rows.
         buckets: how batches are cut by length, as text; "" if they are not.
+        sequences: of which runs of rows there are windows, as text; "" if there are none.
         listed: seconds it took to list the files and read their footers, or to plan the snapshot.
         group: what a combination was made of; None for a dataset.
         counts_rows: whether a scan may count what a combination needs to know of its rows.
@@ -131,6 +133,7 @@ class Source:
     listing: tuple[Storage, Inspected] | None = field(default=None, repr=False, compare=False)
     subset: str = ""
     buckets: str = ""
+    sequences: str = ""
     listed: float = field(default=0.0, repr=False, compare=False)
     group: Group | None = field(default=None, repr=False, compare=False)
     counts_rows: bool = field(default=False, repr=False, compare=False)
@@ -167,7 +170,7 @@ class Source:
         rows = "unknown" if self.splits.rows is None else f"{self.splits.rows:,}"
         if self.splits.rows is not None and not self.rows_are_final:
             rows = f"known only after reading (of {rows})"
-        return f"files {len(self.files):,}, splits {len(self.splits):,}, rows {rows}"
+        return f"files {len(self.files):,}, splits {len(self.splits):,}, {self.unit.planned}s {rows}"
 
 
 def open_files(
@@ -302,15 +305,16 @@ def _sharing(options: Options, sharers: Sharers) -> Sharing:
 def _row_counts(
     scan: ScanSpec, files: Sequence[DataFile], sharing: Sharing, options: Options, count: bool, key: str | None
 ) -> RowCounts:
-    over = _over_segments(scan, options, "counting rows" if count else "collecting values")
-    return scan_row_counts(scan, files, sharing, _scanning_threads(scan), over, key if count else None)
+    over = progress_over(scan, options, "counting rows" if count else "collecting values")
+    return scan_row_counts(scan, files, sharing, scanning_threads(scan), over, key if count else None)
 
 
-def _scanning_threads(scan: ScanSpec) -> int:
+def scanning_threads(scan: ScanSpec) -> int:
+    """How many threads read a scan fastest."""
     return usable_cores() if scan.storage.local else REMOTE_SCANS
 
 
-def _over_segments(scan: ScanSpec, options: Options, work: str) -> Over:
+def progress_over(scan: ScanSpec, options: Options, work: str) -> Over:
     """Shows the progress of this work over segments."""
     return partial(progress_of(options).over, work=work, unit=f"{scan.opener.segment_name}s")
 
@@ -327,13 +331,13 @@ def _counts(
         made = replace(made, stored=made.live_rows)
     elif unnumbered(scan, files):
         all_rows, whole = stored_rows(scan, files)
-        over = _over_segments(scan, options, "numbering rows")
-        stored = scan_stored_rows(all_rows, whole, sharing, _scanning_threads(scan), over)
+        over = progress_over(scan, options, "numbering rows")
+        stored = scan_stored_rows(all_rows, whole, sharing, scanning_threads(scan), over)
         made = replace(made, of=stored.of, stored=stored.stored)
     if scan.copies is None or not scan.copies.unlearned:
         return made
-    over = _over_segments(scan, options, "counting labels")
-    labels = scan_labels(scan, files, sharing, _scanning_threads(scan), over)
+    over = progress_over(scan, options, "counting labels")
+    labels = scan_labels(scan, files, sharing, scanning_threads(scan), over)
     return replace(made, of=labels.of, labels=labels.labels)
 
 
@@ -393,6 +397,7 @@ def _scan(manifest: FileManifest, options: Options) -> ScanSpec:
     if SHARES in predicate_columns:
         raise OptionError(f"{SHARES!r} decides nothing: how often a row is drawn follows from the rows that are left.")
     needed = {top_level(manifest.schema, name) for name in given.names} | set(predicate_columns)
+    needed |= set(options.features.needed(manifest.schema, options))
     _check_values(manifest.schema, needed, given)
     scan = ScanSpec(
         opener=manifest.opener,

@@ -7,12 +7,12 @@ instead.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
 import re
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +24,9 @@ import numpy as np
 
 from torch_dataloader_utils.storage.cache_plans import kept_since
 from torch_dataloader_utils.storage.locks import ForkLock
+
+if sys.platform != "win32":
+    import fcntl
 
 # Why not a library: diskcache verifies no checksums and keeps what killed writers leave behind, and its SQLite
 # connections must not be open while a process forks; fsspec's caches have no size limit.

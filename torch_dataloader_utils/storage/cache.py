@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import stat
+import sys
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from itertools import groupby, islice
 
 import pyarrow as pa
 
-from torch_dataloader_utils.errors import FileReadError, OptionError
+from torch_dataloader_utils.errors import FileReadError, OptionError, use
 from torch_dataloader_utils.events import recorder
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options.cache import Cache
@@ -35,8 +36,14 @@ def prepared(cache: Cache) -> Cache:
     """The cache, with its folder as an absolute path. Creates the folder if needed.
 
     Raises:
-        OptionError: the folder cannot be written to, or by other users too, or belongs to one.
+        OptionError: the folder cannot be written to, or by other users too, or belongs to one; or this is Windows.
     """
+    if sys.platform == "win32":
+        raise OptionError(
+            "cache= needs a Unix system: processes share its folder by locks of files that end with their process. "
+            "Leave it out, or use WSL.",
+            remedies=[use(cache=None)],
+        )
     folder = os.path.abspath(os.path.expanduser(cache.folder))
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

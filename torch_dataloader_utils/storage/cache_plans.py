@@ -7,15 +7,18 @@ worker processes know what their loader reads.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import struct
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from weakref import finalize
+
+if sys.platform != "win32":
+    import fcntl
 
 # A block that this many passes over the same data have not used is one that they do not read, such as other columns.
 PASSES = 4

@@ -14,11 +14,12 @@ from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.hashing import Choice, name_hash, number_hash
 from torch_dataloader_utils.model import DataFile, Segment
 from torch_dataloader_utils.options import Options, SubsetOptions
+from torch_dataloader_utils.reading.chosen import RowMask
 from torch_dataloader_utils.sources.deleted_rows import LiveOpener, chosen_file
 from torch_dataloader_utils.sources.manifest import FileManifest
 from torch_dataloader_utils.storage import usable_cores
 from torch_dataloader_utils.subsets.choice import choice_of
-from torch_dataloader_utils.subsets.keys import ChosenKeys, check_keys
+from torch_dataloader_utils.subsets.keys import ChosenKeys, ChosenPlaces, check_keys
 
 
 class Choosing(Feature):
@@ -30,6 +31,10 @@ class Choosing(Feature):
         Raises:
             OptionError: the rows of the table have no place that stays.
         """
+        if options.chooses_anchors and options.subset.unit == "row":
+            _check_places(manifest, options.subset)
+            files = tuple(replace(file, name_hash=name_hash(manifest.name_of(file))) for file in manifest.files)
+            return replace(manifest, files=files)
         return _chosen_by_place(manifest, options.subset)
 
     def chosen(self, manifest: FileManifest, options: Options) -> ChosenKeys | None:
@@ -43,7 +48,14 @@ class Choosing(Feature):
         if choice is None or by is None:
             return None
         check_keys(by, manifest.schema)
-        return ChosenKeys(choice, by)
+        return None if options.chooses_anchors else ChosenKeys(choice, by)
+
+    def anchors(self, options: Options) -> RowMask | None:
+        """The windows whose anchors are chosen, if a subset does not take whole sequences."""
+        choice, by = choice_of(options.subset), options.subset.by
+        if choice is None or not options.chooses_anchors:
+            return None
+        return ChosenPlaces(choice) if by is None else ChosenKeys(choice, by)
 
 
 def subsets(options: Options) -> Choosing | None:
@@ -60,13 +72,7 @@ def _chosen_by_place(manifest: FileManifest, options: SubsetOptions) -> FileMani
     choice = choice_of(options)
     if choice is None or options.by is not None:
         return manifest
-    if manifest.relative is None and options.unit != "file":
-        given = next(f"{name}={value.short()}" for name, value in options.hashed(unit=options.unit).items())
-        raise OptionError(
-            f"{given} by {options.unit} with an Iceberg table: its rows move when the table is rewritten. "
-            "Choose them by the values of a key column. (Rows of tables of format version 3 have ids.)",
-            remedies=[use("chooses files", **options.hashed(unit="file"))],
-        )
+    _check_places(manifest, options)
     names = [manifest.name_of(file) for file in manifest.files]
     if options.unit != "row":
         _check_names(names, options)
@@ -77,6 +83,21 @@ def _chosen_by_place(manifest: FileManifest, options: SubsetOptions) -> FileMani
     with ThreadPoolExecutor(usable_cores(), "subset") as pool:
         files = tuple(file for file in pool.map(choose, manifest.files, names) if file.layout.segments)
     return replace(manifest, files=files, opener=opener)
+
+
+def _check_places(manifest: FileManifest, options: SubsetOptions) -> None:
+    """Check that rows have places that stay, if these are chosen.
+
+    Raises:
+        OptionError: they have none.
+    """
+    if manifest.relative is None and options.by is None and options.unit != "file":
+        given = next(f"{name}={value.short()}" for name, value in options.hashed(unit=options.unit).items())
+        raise OptionError(
+            f"{given} by {options.unit} with an Iceberg table: its rows move when the table is rewritten. "
+            "Choose them by the values of a key column. (Rows of tables of format version 3 have ids.)",
+            remedies=[use("chooses files", **options.hashed(unit="file"))],
+        )
 
 
 def _check_names(names: Sequence[str], options: SubsetOptions) -> None:

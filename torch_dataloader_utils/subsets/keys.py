@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError
 from torch_dataloader_utils.hashing import Choice
 from torch_dataloader_utils.late_imports import as_arrow
+from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, project, type_at
 from torch_dataloader_utils.schemas.value_hashes import is_hashed, key_hashes
 
@@ -36,6 +38,23 @@ class ChosenKeys:
             if keys.column(name).null_count:
                 self._warned = True
                 _LOG.warning("by: column %r has nulls; all of them are one key, so they share a subset", name)
+
+
+@dataclass
+class ChosenPlaces:
+    """The rows whose places a choice holds; picklable.
+
+    Attributes:
+        choice: the choice.
+        columns: of places.
+    """
+
+    choice: Choice
+    columns: tuple[str, ...] = (PLACE,)
+
+    def mask(self, table: pa.Table) -> pa.Array:
+        """Which rows are chosen: Arrow bools [rows]."""
+        return as_arrow(self.choice.holds(table.column(PLACE).to_numpy()))
 
 
 def check_keys(columns: Sequence[str], schema: pa.Schema) -> None:
