@@ -1,4 +1,4 @@
-# docs/options.md: ">=", "0.05")
+# docs/filters.md: ">=", "0.05")
 from torch_dataloader_utils import stream
 
 loader = stream("data/", filters=[("l_discount", ">=", "0.05"), ("day", "<", "2024-01-11"), ("f1", ">", 0.5)])
