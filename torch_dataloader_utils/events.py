@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from operator import add, attrgetter
 from time import perf_counter
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Stage: TypeAlias = Literal["read", "decode", "delete", "filter", "transform", "shuffle", "convert", "pack"]
 Count: TypeAlias = Literal[
@@ -56,6 +56,26 @@ class FailedRow:
         return f"row {self.row} of {'' if self.segment is None else f'segment {self.segment} of '}{self.file}"
 
 
+class PackedTokens(NamedTuple):
+    """What documents were packed into, or rows that were cut into batches with a budget of tokens.
+
+    Attributes:
+        source: the dataset of a combination that all of them are of, by its name or number; else None.
+        rows: of the block: sequences, tokens that are still to be cut into sequences, or batches.
+        tokens: places for tokens, with padding.
+        real: tokens of documents.
+        trained: those of which the label is trained; None if labels are made when sequences are cut.
+        unit: what there are places in.
+    """
+
+    source: int | str | None
+    rows: int
+    tokens: int
+    real: int
+    trained: int | None = None
+    unit: Literal["sequences", "batches"] = "sequences"
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What it took to read a block, in the thread or process that read it.
@@ -87,6 +107,7 @@ class Work:
         sources: rows by dataset of a combination, as (its name or number, rows); empty for a single dataset.
         ids: ids that a `Preprocess` made, as (output, all, those of missing values, those of unknown ones).
         failed: rows for which the transform failed, if that is no error.
+        tokens: of documents that were packed.
     """
 
     read: float = 0.0
@@ -112,6 +133,7 @@ class Work:
     sources: tuple[tuple[int | str, int], ...] = ()
     ids: tuple[tuple[str, int, int, int], ...] = ()
     failed: tuple[FailedRow, ...] = ()
+    tokens: tuple[PackedTokens, ...] = ()
 
     def __add__(self, other: Work) -> Work:
         return Work(*map(add, _values_of(self), _values_of(other)))
@@ -244,6 +266,10 @@ class Recorder:
         counts = self._ids.setdefault(output, [0, 0, 0])
         for place, number in enumerate((ids, missing, unknown)):
             counts[place] += number
+
+    def count_tokens(self, tokens: PackedTokens) -> None:
+        """Add tokens of documents that were packed."""
+        self._noted["tokens"] = (*self._noted.get("tokens", ()), tokens)
 
     def fail(self, row: FailedRow) -> None:
         """Add a row for which the transform failed."""

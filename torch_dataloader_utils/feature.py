@@ -157,6 +157,16 @@ class Feature:
         """Whether batches have rows of several datasets, by a schedule; `shares` then returns it."""
         return False
 
+    @property
+    def streams(self) -> bool:
+        """Whether that schedule counts what is made of rows, of datasets without end, so that steps are known."""
+        return False
+
+    @property
+    def unit_tokens(self) -> int | None:
+        """The tokens of a sequence (L), or of a batch with a budget; None: batches are made of rows."""
+        return None
+
     def epoch_rows(self, shape: PlanOptions, num_ranks: int) -> int | None:
         """The rows that an epoch takes of all datasets, if it decides that; None: it does not."""
         return None
@@ -302,6 +312,16 @@ class Features(Feature):
     def mixes_rows(self) -> bool:
         """See `Feature`."""
         return self._mixing.mixes_rows
+
+    @property
+    def streams(self) -> bool:
+        """See `Feature`."""
+        return self._mixing.streams
+
+    @property
+    def unit_tokens(self) -> int | None:
+        """See `Feature`."""
+        return _first(feature.unit_tokens for feature in self.each)
 
     def epoch_rows(self, *args: Any) -> int | None:
         """See `Feature`."""

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from tests.end_to_end.parts import Part, Seen, each_once
 from tests.packing.helpers import LENGTH, documents, held, make, parts_of, write_documents
 from tests.packing.pairs import TOGETHER, held_pairs, pairs, write_pairs
 from tests.packing.test_wrapped_batches import WRAP, tokens_of, wrapping
-from torch_dataloader_utils import combine
+from torch_dataloader_utils import Buckets, Pack, combine
 
 DOCUMENTS = np.random.default_rng(0).integers(0, 24, 45).tolist()
 PAIRS = np.random.default_rng(2).integers(1, 24, (45, 2)).tolist()
@@ -114,8 +116,51 @@ def shares(*tokens: int) -> Callable[[list[Seen]], None]:
     return law
 
 
+def of_whole_sequences(batch: Any) -> list[int]:
+    """The dataset of each sequence; its tokens are of it."""
+    for number, tokens, real in zip(batch["dataset"], batch["input_ids"], batch["document_ids"] >= 0, strict=True):
+        assert {(int(number), token) for token in tokens[real].tolist()} <= WHOLE.keys()
+    return list(map(int, batch["dataset"]))
+
+
+def by_weight(epochs: list[Seen]) -> None:
+    """Each epoch has 36 sequences, less those that fill no step of the last ranks, of each dataset in its share."""
+    for seen in epochs:
+        assert 30 < seen.total() <= 36
+        assert all(abs(seen[number] - seen.total() * weight / 4) <= 4 for number, weight in enumerate(HALF.values()))
+
+
 DELIVERED = sum(len(of_dataset(name)[0]) // LENGTH * LENGTH for name in SIZES)
 HALF = {"a": 1, "b": 2, "c": 1}
+BEST_FIT = WRAP.replace(method="best_fit")
+
+
+def stream_of(pack: Pack) -> Part:
+    budget = {"tokens_per_epoch": 36 * LENGTH, "shuffle_buffer_size": 40}
+    make = mixed_sequences(weights=HALF, pack=pack, **budget)
+    filtered = pc.list_value_length(ds.field("input_ids")) >= 0  # nobody knows how many tokens there are
+
+    def made(paths: dict[str, str], **place: Any) -> Any:
+        return make({name: {"source": path, "filters": filtered} for name, path in paths.items()}, **place)
+
+    return Part(write_datasets, made, by_weight, of_whole_sequences, counted=False, same=False)
+
+
+def in_buckets(paths: dict[str, str], **place: Any) -> Any:
+    """Batches with a budget of tokens, of one dataset each."""
+    options: dict[str, Any] = {"shuffle": True, "shuffle_buffer_size": 40, "columns": ["input_ids"], "split_rows": 40}
+    budget, weights = Buckets(LENGTH * 2, by="input_ids"), {"weights": HALF, "tokens_per_epoch": 36 * LENGTH * 2}
+    return combine(paths, batch_tokens=budget, source_key="dataset", **weights, **options, **place)
+
+
+def of_whole_batches(batch: Any) -> list[int]:
+    """The dataset of the batch; its rows are of it."""
+    (number,) = set(batch["dataset"].tolist())
+    ids = batch["input_ids"]
+    assert {(number, token) for token in ids["values"].tolist()} <= WHOLE.keys()
+    assert int(ids["offsets"].diff().max()) * len(batch["dataset"]) <= LENGTH * 2
+    return [number]
+
 
 PACKED = {
     "best fit": Part(
@@ -131,4 +176,7 @@ PACKED = {
     "wrap, mixed, tokens per epoch": Part(
         write_datasets, mixed_sequences(weights=HALF, tokens_per_epoch=12 * LENGTH), shares(48, 96, 48), of_datasets
     ),
+    "best fit, mixed": stream_of(BEST_FIT),
+    "wrap, mixed, uncounted": stream_of(WRAP),
+    "buckets, mixed": Part(write_datasets, in_buckets, by_weight, of_whole_batches, counted=False, same=False),
 }

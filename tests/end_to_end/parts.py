@@ -42,6 +42,7 @@ class Part:
         refused: what the error of the first batch says if there are several ranks.
         epoch: the one in which states are taken.
         follows: whether each pass reads what was added since the one before it.
+        same: whether any number of ranks delivers the same.
     """
 
     write: Callable[[Path], Any]
@@ -53,6 +54,7 @@ class Part:
     refused: str = ""
     epoch: int = 1
     follows: bool = False
+    same: bool = True
 
 
 def ids(batch: Any) -> list[int]:

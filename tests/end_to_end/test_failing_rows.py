@@ -144,6 +144,7 @@ def test_in_each_format_of_rows(path: str, form: Any) -> None:
         return rows
 
     loader = make(path, transform=Transform(transform, format=form, on_error="skip", max_errors=5))
+    assert loader.describe().transform == "rows for which it fails are filled, and masked, up to 5 rows"
     assert good_of(loader) == [row for row in ROWS if row not in BAD]
 
 

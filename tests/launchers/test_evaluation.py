@@ -166,6 +166,7 @@ def test_real_rows_of_each_kind_of_column(data: Path, options: dict[str, Any]) -
         assert key not in batch
         if counted := len(evaluated.gather(batch["id"])):
             assert rows_in(batch) == len(batch["id"]) == counted
+            assert evaluated.gather({"aux_loss": torch.tensor(2.5)})["aux_loss"].tolist() == [2.5] * counted
             plain = values(batch)
             rows += zip(plain["id"], plain["words"], plain["word"], strict=True)
     words = [list(f"w{row}".encode()) if "strings" in options else f"w{row}" for row in range(57)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torch_dataloader_utils.mixing.curriculum import Curriculum
 from torch_dataloader_utils.mixing.deal import Deal, Schedule
-from torch_dataloader_utils.mixing.laps import cut_laps, shared_laps
+from torch_dataloader_utils.mixing.laps import cut_laps, shared_laps, whole_laps
 
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=8)
 
@@ -160,6 +160,12 @@ def test_ranks_get_their_draws_and_go_on_to_the_next_lap_together(
     ends = np.cumsum(counts, axis=0)
     shares = np.outer(np.cumsum(sizes) / max(sum(sizes), 1), draws)
     assert (np.abs(ends - shares) <= len(sizes) + 1).all()
+    whole = whole_laps(sizes, draws)
+    assert whole.sum(axis=1).tolist() == sizes
+    assert whole.sum(axis=0).tolist() == draws.tolist()
+    for rank in range(ranks):
+        own = np.flatnonzero(whole[:, rank])
+        assert (whole[own[1:-1], rank] == np.array(sizes)[own[1:-1]]).all()  # at most its first and last are cut
 
 
 def test_laps_of_more_rows_than_integers_multiply() -> None:

@@ -1,9 +1,6 @@
 """The executable model of mixes, where it is at hand, and the product agree."""
 
-import importlib.util
-import sys
 from fractions import Fraction
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -11,24 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.mixing.model import model_of_mixes, needs_model
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.tree import tree_of, whole_weights
 
-PATH = Path("/work/shared/model/mix_model.py")
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=9)
 
-pytestmark = pytest.mark.skipif(not PATH.exists(), reason="the model is not on this machine")
+pytestmark = needs_model
 
 
 @pytest.fixture(scope="module")
 def model() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mix_model", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["mix_model"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return model_of_mixes()
 
 
 @given(WEIGHTS, st.lists(st.integers(0, 5000), min_size=1, max_size=9))

@@ -100,6 +100,18 @@ def test_small_datasets_fill_their_sequences_over_laps(paths: dict[str, str]) ->
     assert max(Counter(token for tokens in of_c for token in tokens).values()) == 16
 
 
+@pytest.mark.parametrize("shuffle", [False, "splits", True])
+def test_a_rank_has_whole_laps_of_a_small_dataset(paths: dict[str, str], shuffle: Any) -> None:
+    """And not the same few documents of it for ever, of which most are cut."""
+    options = {"weights": WEIGHTS, "tokens_per_epoch": LENGTH * 2 * 3 * 20, "num_ranks": 3, "shuffle": shuffle}
+    for rank in range(3):
+        batches = sequences(mixed(paths, rank=rank, **options))
+        of_c = [token for batch in batches for number, tokens in batch if number == 2 for token in tokens]
+        times = Counter(of_c)
+        assert set(times) == set(tokens_of("c"))
+        assert max(times.values()) - min(times.values()) <= 2
+
+
 def test_weights_change_at_a_token_of_the_run(paths: dict[str, str]) -> None:
     """A sequence is of the phase of its first token."""
     only = [(0, {"a": 1, "b": 0, "c": 0}), (LENGTH * 5 + 1, {"a": 0, "b": 1, "c": 0})]
@@ -174,10 +186,10 @@ def test_other_ranks_go_on_with_the_sources_of_the_run(paths: dict[str, str]) ->
             ShardingError,
             "1 sequences of 16 tokens are less than one step",
         ),
-        ({"weights": WEIGHTS, "pack": LENGTH}, OptionError, "method='wrap'"),
+        ({"weights": WEIGHTS, "pack": LENGTH}, OptionError, "Use tokens_per_epoch=tokens"),
         ({"weights": WEIGHTS, "rows_per_epoch": 9}, OptionError, "Use tokens_per_epoch=tokens"),
         ({"weights": WEIGHTS, "batches": "splits", "source_key": None}, OptionError, "documents of several datasets"),
-        ({"weights": Weights(WEIGHTS, unit="row")}, OptionError, "batches are made of sequences of tokens"),
+        ({"weights": Weights(WEIGHTS, unit="row")}, OptionError, "batches are made of sequences or tokens"),
         ({"weights": WEIGHTS, "pack": None, "tokens_per_epoch": 90}, OptionError, "Use rows_per_epoch=n"),
         ({"weights": Weights(WEIGHTS, unit="token"), "pack": None}, OptionError, "batches are made of rows"),
     ],

@@ -443,6 +443,12 @@ CALLS: dict[str, Failing] = {
     "a budget of less than a step": Failing(
         {**WRAP, "tokens_per_epoch": 20}, ShardingError, call=combined, path="tokens"
     ),
+    "a mix of whole documents without weights": Failing(
+        {**PACK, "tokens_per_epoch": 64, "batches": "proportional"}, call=combined, path="tokens"
+    ),
+    "a mix of whole documents with less than a step": Failing(
+        {**PACK, "weights": [1, 2], "tokens_per_epoch": 20}, ShardingError, call=combined, path="tokens"
+    ),
     "the key of a packed dataset": Failing(
         {**WRAP, "weights": [1, 2], "source_key": "document_ids"}, call=combined, path="tokens"
     ),

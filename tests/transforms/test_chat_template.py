@@ -41,6 +41,7 @@ from torch_dataloader_utils import (
     StructuredDataset,
     Transform,
     UnsupportedTypeError,
+    combine,
 )
 from torch_dataloader_utils.transforms import ChatTemplate
 
@@ -196,6 +197,10 @@ def test_dropped_chats_are_in_no_sequence(tmp_path: Path) -> None:
     options: dict[str, Any] = {"transform": transform, "batch_size": 2, "num_ranks": 1, "rank": 0}
     with pytest.raises(OptionError, match=r"ChatTemplate\(long='drop'\) with pack=None: .* Use pack=n") as caught:
         StructuredDataset.create_dataloader(tmp_path, **options)
+    part = {"source": tmp_path, "transform": transform}
+    with pytest.raises(OptionError, match="only pack leaves out; give pack to combine"):
+        combine({"chats": part}, num_ranks=1, rank=0)
+    assert len(list(combine({"chats": part}, pack=64, num_ranks=1, rank=0)))
     for remedy in caught.value.remedies:
         if remedy.given:
             loader = StructuredDataset.create_dataloader(tmp_path, **remedy.applied(options))[0]

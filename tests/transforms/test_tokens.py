@@ -21,6 +21,7 @@ from torch_dataloader_utils import (
     DataNotFoundError,
     OptionError,
     RowErrors,
+    RowFailedEvent,
     SchemaMismatchError,
     StructuredDataset,
     Transform,
@@ -128,6 +129,32 @@ def test_a_text_that_begins_with_what_the_tokenizer_adds_is_an_error_at_its_row(
         Tokenize("text", made)(batch_of(texts))
     without = Tokenize("text", made, add_special_tokens=False)(batch_of(texts))["input_ids"]
     assert without.to_pylist() == [[OSLO], None, [CLS, LIMA], [LIMA, CLS]]
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_error_names_the_file_and_the_row(tmp_path: Path, shuffle: bool, chained: bool) -> None:
+    for file in range(2):
+        texts = ["[CLS] Lima" if (file, row) == (1, 7) else "Oslo" for row in range(12)]
+        pq.write_table(pa.table({"text": texts}), tmp_path / f"{file}.parquet", row_group_size=4)
+    made = tokenizer()
+    made.add_special_tokens(["[CLS]"])
+    function = Tokenize("text", made)
+    given: Any = [same, function] if chained else function
+    options: Any = {"num_ranks": 1, "rank": 0, "shuffle": shuffle, "batch_size": 4}
+    with pytest.raises(RowErrors, match=r"row 7 of .*1\.parquet: ValueError: the text begins with"):
+        list(StructuredDataset.create_dataloader(tmp_path, transform=given, **options)[0])
+    failed: list[Any] = []
+    transform = Transform(given, on_error="skip")
+    loader = StructuredDataset.create_dataloader(tmp_path, transform=transform, **options)[0]
+    loader.on_event(failed.append)
+    assert sum(int(batch["valid"].sum()) for batch in loader) == 23
+    (event,) = [each for each in failed if isinstance(each, RowFailedEvent)]
+    assert (Path(event.row.file).name, event.row.row) == ("1.parquet", 7)
+
+
+def same(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
 
 
 def test_a_list_of_transforms_is_called_in_order(tmp_path: Path) -> None:

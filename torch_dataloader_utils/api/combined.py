@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch_dataloader_utils.api.calls import implemented_by
 from torch_dataloader_utils.api.stream import opened_source, source_of
-from torch_dataloader_utils.errors import OptionError
+from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.features import with_features
 from torch_dataloader_utils.loader.batch_types import Collated, OutputFormat
 from torch_dataloader_utils.loader.dataset import LoaderDataset, passes_of
@@ -27,6 +27,7 @@ from torch_dataloader_utils.options import (
     unused_in_combination,
 )
 from torch_dataloader_utils.options.clashes import FOLLOWED_PART
+from torch_dataloader_utils.options.together import check_together
 from torch_dataloader_utils.plan_page.call import combination_values
 from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.reading.combined import most_failed
@@ -60,12 +61,29 @@ def _combine(datasets: Any, **given: Any) -> StructuredLoader[Any, Any]:
     _warn_of_unused(named, given)
     parts = dict(zip(named, _sources(named, defaults, options), strict=True))
     options = replace(options, part_skips=any(map(_skips_rows, parts.values())))
-    source = combined_source(list(parts.values()), list(parts), options)
+    source, options = _of_parts(parts, options)
     options = replace(options, features=options.features.resolved(source, options))
     of_source = {name: part.given if isinstance(part, _ToOpen) else None for name, part in named.items()}
     return StructuredLoader(
         CombinedDataset(source, options, of_source=combination_values(of_source, defaults)), options
     )
+
+
+def _of_parts(parts: Mapping[str | int, Any], options: Options) -> tuple[Source, Options]:
+    """The source over all parts, and the options by which it is read.
+
+    Tokens that are cut into sequences are counted as they are read, if they are not known before and an epoch is a
+    number of them.
+    """
+    try:
+        return combined_source(list(parts.values()), list(parts), options), options
+    except CountsRequiredError:
+        if not (options.pack.wraps and options.mixes_rows and options.mix.tokens_per_epoch is not None):
+            raise
+    options = replace(options, pack=replace(options.pack, uncounted=True))
+    options = replace(options, features=options.features.of(options))
+    check_together(options)
+    return combined_source(list(parts.values()), list(parts), options), options
 
 
 @dataclass(frozen=True)
@@ -282,7 +300,7 @@ def combine(
         stop: when an epoch ends: "once" takes every row, the others rows by weight until the first or all have ended.
         repeat: how often an epoch takes each dataset, instead of stop: {'code': 2.5}; others once.
         rows_per_epoch: the rows of an epoch, over all ranks, shared by weight, instead of stop.
-        tokens_per_epoch: with pack: the tokens of an epoch, in whole steps of all ranks, instead of stop.
+        tokens_per_epoch: with pack or batch_tokens: the tokens of an epoch, in whole steps, instead of stop.
         batches: each batch has rows of all datasets by weight, or rows of a single one; or splits are merged, not rows.
         source_key: a batch entry with the number of each row's dataset (in Arrow and lists its name).
         columns: the columns of a batch, in this order, or patterns such as "f*"; None for all.

@@ -158,7 +158,7 @@ def _check_sizes(link: Mapping[str, Any]) -> None:
     absent = _ALWAYS - options.keys() if options.get("canonical_ranks") else (_ALWAYS | _OF_RANKS) - options.keys()
     if absent:
         raise _damaged(f"options: no {', '.join(sorted(absent))}")
-    ranks, shards = options.get("num_ranks"), options.get("num_shards")
+    ranks, shards = options.get("num_ranks"), _shards_of(options)
     if isinstance(batches, (list, tuple)) and len(batches) != (ranks or len(batches)):
         raise _damaged(f"links: batches of {len(batches)} ranks, not of {ranks}")
     for rank, cursor in cursors.items():
@@ -168,6 +168,12 @@ def _check_sizes(link: Mapping[str, Any]) -> None:
             len(cursor[1]) not in (1, shards or len(cursor[1])) or cursor[0] >= (shards or _RANKS)
         ):
             raise _damaged(f"links: a cursor of {len(cursor[1])} workers, not of {shards}")
+
+
+def _shards_of(options: Mapping[str, Any]) -> Any:
+    """How many cursors a rank has: one for each worker, or for each dataset of a mix without end."""
+    mixing = options.get("mixing") or {}
+    return len(mixing["phases"][0][1]) if "unit_tokens" in mixing else options.get("num_shards")
 
 
 def _damaged(what: str) -> CheckpointMismatchError:
@@ -224,7 +230,10 @@ def _mixing(value: Any) -> bool:
         return False
     if "phases" not in value:  # as releases wrote it that mixed by other rules
         return counts(rows)
-    fixed = _whole(1)(value.get("total")) if rows is None else counts(rows)
+    length = "total" if "steps" not in value else "steps"
+    fixed = _whole(1)(value.get(length)) if rows is None else counts(rows)
+    if not _whole(1)(value.get("unit_tokens", 1)):
+        return False
     return fixed and _list_of(_phase, MOST_PHASES, 1)(value["phases"])
 
 

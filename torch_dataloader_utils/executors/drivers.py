@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from time import perf_counter
 
+from torch_dataloader_utils.errors import EmptyDatasetError
 from torch_dataloader_utils.events import BlockEvent
+from torch_dataloader_utils.executors.task_stream import LapStream, TaskStream
 from torch_dataloader_utils.model import Task, WorkerCursor, split_of, split_pieces
+from torch_dataloader_utils.planning.rank_plan import Endless
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.reading.blocks import Block, BlockReader, Driver, read_block
 
@@ -56,7 +59,7 @@ class PooledDriver:
 
     Args:
         open_driver: starts the driver, given the tasks of each worker.
-        shards: the tasks of each shard, with known row counts.
+        shards: the tasks of each shard, with known row counts, or without end.
         workers: the number of workers.
         needed: when each task is needed, relative to the others; empty: the shards advance by as many rows at a time.
     """
@@ -68,11 +71,19 @@ class PooledDriver:
         workers: int,
         needed: Sequence[Sequence[float]] = (),
     ) -> None:
-        needed = needed or [_side_by_side(shard) for shard in shards]
-        merged = [_merged(shards, range(worker, len(shards), workers), needed) for worker in range(workers)]
-        self._owners = [deque(shard for shard, _ in tasks) for tasks in merged]
         self._early: list[deque[Block]] = [deque() for _ in shards]
-        self._driver = open_driver([[task for _, task in tasks] for tasks in merged])
+        self._given, self._taken = [0] * len(shards), [0] * len(shards)
+        of_workers = [range(worker, len(shards), workers) for worker in range(workers)]
+        self._owners: list[deque[int]] = [deque() for _ in of_workers]
+        tasks: list[Sequence[Task]]
+        if any(isinstance(shard, TaskStream) for shard in shards):
+            tasks = [TaskStream(self._in_turn(shards, *each)) for each in zip(of_workers, self._owners, strict=True)]
+        else:
+            needed = needed or [_side_by_side(shard) for shard in shards]
+            merged = [_merged(shards, numbers, needed) for numbers in of_workers]
+            self._owners = [deque(shard for shard, _ in some) for some in merged]
+            tasks = [[task for _, task in some] for some in merged]
+        self._driver = open_driver(tasks)
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
@@ -82,7 +93,18 @@ class PooledDriver:
             if block is None:
                 return None
             self._early[self._owners[worker].popleft()].append(block)
+        self._taken[shard] += 1
         return self._early[shard].popleft()
+
+    def _in_turn(self, shards: Sequence[Sequence[Task]], numbers: Sequence[int], owners: deque[int]) -> Iterator[Task]:
+        """The tasks of shards without end, of which it is not known when they are needed: as they are taken."""
+        read = [shard for shard in numbers if len(shards[shard])]
+        while read:
+            shard = min(read, key=lambda shard: self._given[shard] - self._taken[shard])
+            task = shards[shard][self._given[shard]]
+            self._given[shard] += 1
+            owners.append(shard)
+            yield task
 
     def stop(self) -> None:
         """Stop reading: a thread that waits for a block gets an error."""
@@ -165,6 +187,57 @@ class LapDriver:
         if lap not in self._drivers:
             self._drivers[lap] = self._open_lap(lap)
         return self._drivers[lap]
+
+
+# Shards without end: one driver reads all of them, lap after lap, as far as they are needed.
+
+
+class EndlessDriver:
+    """Delivers the blocks of shards that have no end, and finds those of which a whole lap has no rows.
+
+    Args:
+        driver: reads the tasks.
+        streams: the tasks of each shard.
+        shards: what they are.
+        starts: where each begins.
+        units: what blocks are made of, in a word: "sequences".
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        streams: Sequence[LapStream],
+        shards: Sequence[Endless],
+        starts: Sequence[WorkerCursor],
+        units: str,
+    ) -> None:
+        self._driver, self._streams, self._shards, self._units = driver, streams, shards, units
+        self._taken = [0] * len(streams)
+        self._laps = [start.lap for start in starts]
+        # Whether each shard has had rows in its current lap, or began within it.
+        self._rows = [start.task > 0 or start.rows > 0 for start in starts]
+        self.stop, self.close = driver.stop, driver.close
+
+    def next_block(self, shard: int) -> Block | None:
+        """The shard's next block.
+
+        Raises:
+            EmptyDatasetError: a whole lap had no rows.
+        """
+        lap, _ = self._streams[shard].place(self._taken[shard])
+        if lap != self._laps[shard]:
+            facts = self._shards[shard]
+            if not self._rows[shard] and self._laps[shard] >= facts.whole_from:
+                raise EmptyDatasetError(
+                    f"{facts.name} has no {self._units} for this rank in a whole lap, so there is nothing to repeat. "
+                    f"Check that its data and filters leave {self._units} for every rank, or leave it out."
+                )
+            self._laps[shard], self._rows[shard] = lap, False
+        block = self._driver.next_block(shard)
+        if block is not None:
+            self._taken[shard] += 1
+            self._rows[shard] |= block.rows > 0
+        return block
 
 
 # Reports the blocks that a pass takes from any driver.

@@ -31,6 +31,7 @@ from torch_dataloader_utils.executors.parcels import Parcel
 from torch_dataloader_utils.executors.script import WORKER_NAME, deferred, importing, worker_name
 from torch_dataloader_utils.executors.signals import held_back
 from torch_dataloader_utils.executors.slots import MappedSlot, unpack
+from torch_dataloader_utils.executors.task_stream import TaskStream
 from torch_dataloader_utils.executors.worker import OpenReader, worker_main
 from torch_dataloader_utils.file_limit import remedy
 from torch_dataloader_utils.model import DataFile, FileKey, Task, split_of, split_pieces
@@ -435,13 +436,15 @@ class WorkerPool:
             driver.start(shard)
         return driver
 
-    def send_tasks(self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile]) -> None:
-        """Send a worker its tasks of a pass, and the files of these tasks that it does not know as they are now."""
+    def send_tasks(
+        self, shard: int, number: int, tasks: Sequence[Task], files: Mapping[FileKey, DataFile], kind: str = "pass"
+    ) -> None:
+        """Send a worker tasks of a pass ("more": further ones), and their files that it does not know as they are."""
         keys = {split_of(piece).file.key for task in tasks for piece in split_pieces(task.pieces)}
         known = self._known[shard]
         new = {key: file for key in keys if known.get(key) is not (file := files[key])}
         known |= new
-        self.members[shard].send(("pass", number, list(tasks), new))
+        self.members[shard].send((kind, number, list(tasks), new))
 
     def renew(self) -> None:
         """Leave the processes to the parent of this one, which was forked from it: its exit must not end them."""
@@ -488,6 +491,10 @@ def _parcel(open_reader: OpenReader) -> Parcel | None:
         return None
 
 
+# Tasks that a worker is sent at a time; of those without end few, as it shows while they are taken which come next.
+_SENT, _SENT_OF_STREAMS = 1024, 16
+
+
 class ProcessDriver:
     """One pass of a pool."""
 
@@ -504,6 +511,7 @@ class ProcessDriver:
         self._tasks = shards
         self._files = files
         self._started = [False] * len(shards)
+        self._sent = [0] * len(shards)
         self._taken = [0] * len(shards)
         self._held: list[int | None] = [None] * len(shards)  # bytes of the block being delivered
         self._timeout = timeout
@@ -512,7 +520,17 @@ class ProcessDriver:
     def start(self, shard: int) -> None:
         """Start the shard's worker."""
         self._started[shard] = True
-        self._pool.send_tasks(shard, self._number, self._tasks[shard], self._files)
+        self._send(shard, "pass")
+
+    def _send(self, shard: int, kind: str) -> None:
+        """Send the shard's worker its next tasks: of those without end, some."""
+        first = self._sent[shard]
+        self._sent[shard] = last = min(first + self._most(shard), len(self._tasks[shard]))
+        self._pool.send_tasks(shard, self._number, self._tasks[shard][first:last], self._files, kind)
+
+    def _most(self, shard: int) -> int:
+        """How many tasks the shard's worker is sent at a time."""
+        return _SENT_OF_STREAMS if isinstance(self._tasks[shard], TaskStream) else _SENT
 
     def next_block(self, shard: int) -> Block | None:
         """The shard's next block; None after the last."""
@@ -525,6 +543,9 @@ class ProcessDriver:
         member.report_free(0 if held is None else 1, held or 0)
         if self._taken[shard] == len(self._tasks[shard]):
             return None
+        left = len(self._tasks[shard]) - self._taken[shard]
+        if self._sent[shard] - self._taken[shard] < min(self._most(shard) // 2, left):
+            self._send(shard, "more")
         deadline = time.monotonic() + self._timeout if self._timeout else None
         outcome = member.receive(self._number, deadline, lambda: self._stopped)
         if self._stopped:

@@ -4,8 +4,9 @@ Neither this module nor what it imports loads torch, so that a worker starts in 
 
 Messages from the main process: first the function that creates the reader, as a parcel, unless it was an argument;
 then `("pass", number, tasks, files)`, `("free", slots, blocks, nbytes)` (slots whose views died; blocks delivered
-since, and their bytes), `("stop", number)`. Messages to it: `("slot", slot)` followed by the slot's descriptor,
-`("block", number, packed, slot)`, `("error", number, data)`. Credentials that expire travel on a pipe of their own.
+since, and their bytes), `("more", number, tasks, files)`, `("stop", number)`. Messages to it: `("slot", slot)` followed
+by the slot's descriptor, `("block", number, packed, slot)`, `("error", number, data)`. Credentials that expire travel
+on a pipe of their own.
 """
 
 from __future__ import annotations
@@ -109,6 +110,10 @@ class _Worker:
                 self._number, self._tasks = number, tasks[::-1]
                 self._waiting, self._used, self._full = 0, 0, 0.0
                 self._files.update(files)
+            case "more", (int(number), list(tasks), dict(files)):
+                self._files.update(files)
+                if number == self._number:
+                    self._tasks[:0] = tasks[::-1]
             case "free", (list(slots), int(blocks), int(nbytes)):
                 self._free += slots
                 self._waiting -= blocks

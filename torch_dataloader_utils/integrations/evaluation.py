@@ -86,7 +86,9 @@ class EvalLoader(PreparedLoader):
         return recursively_apply(lambda rows: gather_rows(rows, self._counts, self._accelerator), data)
 
     def _by_row(self, rows: torch.Tensor) -> torch.Tensor:
-        """The same rows; the batch loss, which is repeated as a weight, once for each."""
+        """The same rows; what is one number of the whole batch, such as its loss, once for each row."""
+        if rows.ndim == 0:  # of the whole batch, such as another loss that the model returns
+            return rows.reshape(1).repeat(self._rows)
         if rows.ndim == 1 and len(rows) == self._repeats != self._rows:
             return rows[:1].repeat(self._rows)
         return rows

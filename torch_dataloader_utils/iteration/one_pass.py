@@ -17,13 +17,14 @@ from torch_dataloader_utils.batching.sent import on_current_stream, prefetched
 from torch_dataloader_utils.checkpoint.positions import BlockLog, EpochPosition, cursor_after, exact_cursor, rows_after
 from torch_dataloader_utils.errors import StaleIteratorError
 from torch_dataloader_utils.events import BlockEvent
-from torch_dataloader_utils.executors.drivers import LapDriver, ReportedDriver
+from torch_dataloader_utils.executors.drivers import EndlessDriver, LapDriver, ReportedDriver
+from torch_dataloader_utils.executors.task_stream import LapStream
 from torch_dataloader_utils.executors.workers import Workers
 from torch_dataloader_utils.iteration.failures import kept
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
 from torch_dataloader_utils.metrics.meter import PassClock
 from torch_dataloader_utils.model import RankCursor, Task, WorkerCursor
-from torch_dataloader_utils.planning.rank_plan import RankPlan, rows_of_batches
+from torch_dataloader_utils.planning.rank_plan import BatchSchedule, RankPlan, rows_of_batches
 from torch_dataloader_utils.reading.blocks import Block, Driver
 
 Tasks = Sequence[Sequence[Task]]
@@ -85,6 +86,7 @@ class Pass:
         self._tasks: dict[int, Tasks] = {}
         self._logs: list[BlockLog] = []
         self._driver: Driver | None = None
+        self._streams: list[LapStream] = []  # of shards without end
         self._closing = threading.Lock()  # taken once
         self._bare: Iterator[Any] = iter(())  # batches before they are handed over and collated
         self._batches = self._bare
@@ -250,13 +252,31 @@ class Pass:
         """The progress of the workers after `taken` batches; None if the number of batches determines it."""
         if self.exact:
             return None
+        if (schedule := self._endless) is not None:
+            return self._cursor_of_streams(schedule, taken)
         size = self._cutter.size
         return cursor_after(self._logs, self._turn, taken - self._base, size.size, size.last_batch == "drop")
+
+    @property
+    def _endless(self) -> BatchSchedule | None:
+        """The schedule, if shards have no end."""
+        schedule = self._plan_of(0).schedule
+        return schedule if schedule is not None and schedule.endless else None
+
+    def _cursor_of_streams(self, schedule: BatchSchedule, taken: int) -> RankCursor:
+        """The progress of shards without end after `taken` batches: the lap of each, and how far it is in it."""
+        pairs = zip(schedule.after(self._base), schedule.after(taken), strict=True)
+        cursors = []
+        for (before, after), log, stream in zip(pairs, self._logs, self._streams, strict=True):
+            at = log.after(after - before, 1)
+            lap, task = stream.place(at.task) if at.task or at.rows else stream.start
+            cursors.append(replace(at, lap=lap, task=task))
+        return RankCursor(0, tuple(cursors))
 
     def _rows(self, first: int, last: int) -> int:
         """The number of rows in the batches `[first, last)`, none of them before the last jump."""
         plan = self._plan_of(0)
-        if self.exact and self._cutter.laps:
+        if self._endless is not None or (self.exact and self._cutter.laps):
             return (last - first) * plan.batch_rows  # all are full, and the laps may be too many to plan
         if self.exact:
             rows = [rows_of_batches(plan, [self._shard_rows(0)], taken) for taken in (first, last)]
@@ -273,11 +293,13 @@ class Pass:
             starts = exact_cursor(self._plan_of, self._tasks_of, taken, laps=cutter.laps)
         self._turn = starts.turn
         self._base = 0 if not self.exact and cursor is None else taken
-        self._logs = [BlockLog(start) for start in starts.shards]
+        endless = self._endless is not None
+        self._streams = [self._stream(*each) for each in enumerate(starts.shards)] if endless else []
+        self._logs = [BlockLog(replace(start, task=0, lap=0) if endless else start) for start in starts.shards]
         self._bare = iter(())
         if self.steps is None or taken < self.steps:
             self._driver = driver = self._open_driver(starts.shards)
-            batches = cutter.batches(plan, driver, self._logs, taken, starts.turn, self._head, self._shard_rows)
+            batches = cutter.batches(plan, driver, self._logs, self._base, starts.turn, self._head, self._shard_rows)
             _drop(batches, taken - self._base)
             if cutter.sent:
                 # Below what ends batches: see `prefetched`.
@@ -287,7 +309,23 @@ class Pass:
         # A StopIteration ends them and is never an error of the user's.
         self._batches = handed if cutter.collate is None else _each(cutter.collate, handed)
 
+    def _stream(self, shard: int, start: WorkerCursor) -> LapStream:
+        """The tasks of a shard without end, from there on."""
+        plan_of = self._plan_of
+        return LapStream(lambda lap: plan_of(lap).tasks(shard), start)
+
+    def _open_streams(self, schedule: BatchSchedule, starts: Sequence[WorkerCursor]) -> Driver:
+        """A driver of shards without end; of those of which nothing is needed, nothing is read."""
+        pairs = list(zip(self._streams, schedule.endless, strict=True))
+        tasks = [stream if shard.share else () for stream, shard in pairs]
+        driver = self._workers.open(tasks)
+        units = self._plan_of(0).unit.plural
+        return EndlessDriver(driver, self._streams, schedule.endless, starts, units)
+
     def _open_driver(self, starts: Sequence[WorkerCursor]) -> Driver:
+        if (schedule := self._endless) is not None:
+            return ReportedDriver(self._open_streams(schedule, starts), self._report, self.epoch, starts)
+
         def open_lap(lap: int) -> Driver:
             tasks = [self._left(lap, shard, start) for shard, start in enumerate(starts)]
             for done in [done for done in self._tasks if 0 < done <= lap]:

@@ -28,6 +28,7 @@ from torch_dataloader_utils.iteration.foreign import check_foreign, of_worker
 from torch_dataloader_utils.iteration.one_pass import Pass
 from torch_dataloader_utils.iteration.pass_progress import PassProgress
 from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.metrics.fill import FillLog
 from torch_dataloader_utils.metrics.meter import Meter, PassClock, PassTotals
 from torch_dataloader_utils.metrics.verdict import Reading, VerdictLog
 from torch_dataloader_utils.model import Unit
@@ -97,6 +98,7 @@ class Passes:
         self.verdicts = VerdictLog(self.meter, reading_of(source, options, worker))
         self.hooks.add(self.meter.add)
         self.hooks.add(self.verdicts.log)
+        self.hooks.add(FillLog())
         self._next_source: Source | None = None  # what is read from the next epoch on
         self._next_epoch = 0
         self._explicit = False
@@ -526,7 +528,7 @@ class Passes:
     def _ended(self, steps: int | None, batches: Iterator[Any], taken: int) -> Iterator[Any]:
         """The batches after the first `taken`, cut where the options make all ranks end; a foreign loader's are not."""
         shard = self.options.shard
-        if shard.steps_per_epoch is not None:
+        if shard.steps_per_epoch is not None or self.options.features.streams:
             return exactly(batches, (steps or 0) - taken, self.source.unit.plural)
         if shard.even != "sync" or self.planner.world.num_ranks == 1 or self.worker is not None:
             return batches

@@ -41,5 +41,8 @@ class BucketMaker:
         return next(self.slices(block, 0, 1, block.rows))
 
     def mix(self, parts: list[Part], quotas: npt.NDArray[np.int64]) -> Iterator[Any]:
-        """Refused at construction: a group is never mixed with others."""
-        raise NotImplementedError("batches with a budget of tokens are not mixed")
+        """Batches of one group each, of the part that the line of `quotas` names."""
+        places = [first for _, first, _ in parts]
+        for part in quotas.argmax(axis=1).tolist():
+            yield from self.slices(parts[part][0], places[part], 1, 1)
+            places[part] += 1

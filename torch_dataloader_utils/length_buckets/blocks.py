@@ -15,7 +15,7 @@ import numpy as np
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged, Text
 from torch_dataloader_utils.convert.grouped import Grouped
 from torch_dataloader_utils.errors import OptionError, use
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.length_buckets.groups import Budget, buckets_of
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.options.buckets import Buckets
@@ -32,16 +32,23 @@ class Bucketing:
         column: the key of the column that says how long rows are.
         budget: of a batch.
         strict: whether a row over the budget is an error.
+        source_key: key of the dataset of each row, of which all of a task are, or None.
+        datasets: their names, by which tokens are counted, if a batch is of one; else empty.
     """
 
     column: str
     budget: Budget
     strict: bool
+    source_key: str | None = None
+    datasets: tuple[str | int, ...] = ()
     keyword: ClassVar[str] = "batch_tokens"
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key: that of the rows."""
-        return {key: dict(value) for key, value in rows.items()}
+        report = {key: dict(value) for key, value in rows.items()}
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
+        return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> BucketedReader:
         """A reader of batches, by this reader of rows."""
@@ -107,8 +114,19 @@ class BucketedReader:
                 self._check(lengths, splits, spans)
             found = buckets_of(lengths, self._bucketing.budget, _key(pieces), order)
             taken = rows.take(found.rows).columns or {}
+            self._count(lengths[found.rows], len(found.offsets) - 1, split_of(splits[0]).file.part)
+        if (key := self._bucketing.source_key) is not None:
+            taken = {**taken, key: Dense(np.full(len(found.rows), split_of(splits[0]).file.part, np.int64))}
         groups: dict[str, Any] = {key: Grouped(column, found.offsets) for key, column in taken.items()}
         return Block.of_columns(len(found.offsets) - 1, groups)
+
+    def _count(self, lengths: Array, batches: int, part: int) -> None:
+        """Record the tokens of batches that were cut; a row over the budget has a batch of its size."""
+        budget, datasets = self._bucketing.budget, self._bucketing.datasets
+        padded = budget.padded(lengths)
+        places = batches * budget.tokens + int(np.maximum(padded - budget.tokens, 0).sum())
+        source = datasets[part] if datasets else None
+        recorder().count_tokens(PackedTokens(source, batches, places, int(lengths.sum()), unit="batches"))
 
     def _left(self, begun: Piece, task: Task) -> Block:
         """The batches of a begun window that are to be delivered: the rows of its piece count batches."""

@@ -17,7 +17,7 @@ from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.buckets import Buckets
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
 
@@ -43,6 +43,11 @@ class LengthBuckets(Feature):
         """A batch."""
         return Unit.BATCH
 
+    @property
+    def unit_tokens(self) -> int:
+        """The tokens of a batch."""
+        return self.buckets.tokens
+
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The batches of these rows.
 
@@ -56,7 +61,10 @@ class LengthBuckets(Feature):
         column = _length_column(self.buckets, scan.report())
         long = "drop" if self.buckets.long == "drop" else "single"
         size, multiple = options.batch.batch_size, _multiple(scan)
-        stage = Bucketing(column, Budget(self.buckets.tokens, size, multiple, long), self.buckets.long == "error")
+        budget, strict = Budget(self.buckets.tokens, size, multiple, long), self.buckets.long == "error"
+        stage = Bucketing(
+            column, budget, strict, options.mix.source_key, datasets_of_units(scan, mixed=options.mixes_rows)
+        )
         text = options.bucket.text(size, multiple)
         return replace(source, scan=replace(scan, stage=stage), unit=self.unit, buckets=text)
 

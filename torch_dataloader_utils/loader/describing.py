@@ -77,6 +77,7 @@ class _Facts:
             dataset=dataset, epoch=self.epoch, snapshot=snapshot, replay=replay, follow=self._follow,
             files=len(source.files), skipped=source.skipped, subset=subset_in_words(source),
             weights="" if source.weights is None else source.weights.in_words,
+            transform="; ".join(dict.fromkeys(_transforms(source))),
             mix=self._mix(own, world.num_ranks), cache=cached.text,
             packing=self.options.pack.text, sequences=source.sequences, buckets=source.buckets,
             uncounted=self.options.uncounted,
@@ -258,6 +259,18 @@ def _decoders(source: Source) -> Iterator[str]:
     for scan, files in _scans(source):
         if files and files[0].layout.segments:
             yield from filter(None, [scan.opener.decoder(files[0].layout, scan.schema.names, scan.format_options)])
+
+
+def _transforms(source: Source) -> Iterator[str]:
+    """What becomes of rows for which the transform of each part fails, and whether it draws, in words."""
+    for scan, _ in _scans(source):
+        said = ["random: it draws for each row and epoch"] if scan.draws is not None else []
+        if (rule := scan.skipping) is not None:
+            most = f"{rule.most:.3g} of them" if isinstance(rule.most, float) else plural(rule.most, "row")
+            place = "are filled, and masked" if rule.keeps else "are left out"
+            said.append(f"rows for which it fails {place}, up to {most}")
+        if said:
+            yield f"{'' if scan.source is None else f'of {scan.source!r} '}{'; '.join(said)}"
 
 
 def _scans(source: Source) -> Iterator[tuple[ScanSpec, list[DataFile]]]:

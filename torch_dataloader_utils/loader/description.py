@@ -26,7 +26,7 @@ from torch_dataloader_utils.sources.skipped import SkippedFile, skipped_counts, 
 _RANKS_SHOWN, _KEYS_SHOWN = 16, 40
 _DEFAULT = "default: "  # before a source of ranks that is none
 # Texts, each shown if there is something to say.
-_SAID = ("snapshot", "follow", "replay", "subset", "weights", "mix", "cache", "sequences")
+_SAID = ("snapshot", "follow", "replay", "subset", "weights", "transform", "mix", "cache", "sequences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ class Description:
         subset: which rows `subset`, `fraction` and `limit` choose, of each dataset of a combination; "" for all.
         weights: how many rows are drawn by their weights; "" if none are.
         mix: how much an epoch takes of each dataset, and how their rows or splits are mixed; "" for a single one.
+        transform: what becomes of rows for which it fails, and whether it draws, of each dataset; "" for errors alone.
         cache: how much of later epochs a cache of this size holds; "" without one.
         buckets: how rows are cut into batches by length; "" if they are not.
         packing: which columns are packed, and how; "" if none are.
@@ -116,6 +117,7 @@ class Description:
     replay: str
     skipped: tuple[SkippedFile, ...]
     subset: str
+    transform: str
     weights: str
     mix: str
     cache: str

@@ -37,10 +37,18 @@ _FAMILIES = {
     "skipped_files": _Family("skipped_files", "gauge", "Damaged files left out."),
     "skipped_rows": _Family("skipped_rows", "gauge", "Rows of damaged files left out, as far as known."),
     "rows_failed": _Family("failed_rows_total", "counter", "Rows for which a transform failed, without an error."),
+    "tokens": _Family("tokens_total", "counter", "Places for tokens in sequences or batches, with padding."),
+    "real_tokens": _Family("real_tokens_total", "counter", "Tokens of documents in sequences or batches."),
+    "trained_tokens": _Family("trained_tokens_total", "counter", "Tokens of documents whose labels are trained."),
+    "tokens_per_s": _Family("tokens_per_second", "gauge", "Places for tokens per second of all passes."),
     "pad_fraction": _Family("pad_ratio", "gauge", "Share of rows that are repeats."),
 }
 _SOURCE_ROWS = _Family("source_rows_total", "counter", "Rows by dataset of a combination.")
 _SOURCE_FAILED = _Family("source_failed_rows_total", "counter", "Rows for which a transform failed, by dataset.")
+_SOURCE_TOKENS = {
+    kind: _Family(f"source_{kind}_total", "counter", f"{_FAMILIES[kind].help[:-1]}, by dataset.")
+    for kind in ("tokens", "real_tokens", "trained_tokens")
+}
 _SOURCE_LAPS = _Family("source_laps_total", "counter", "Laps by dataset of a combination.")
 _WORKER_ROWS = _Family("worker_rows_total", "counter", "Rows by I/O worker.")
 _WORKER_SECONDS = _Family("worker_seconds_total", "counter", "Seconds by I/O worker and stage.")
@@ -87,6 +95,8 @@ def _sample(key: str) -> tuple[_Family, dict[str, str]]:
             return _SOURCE_ROWS, {"source": "/".join(names)}
         case ["rows_failed", *names]:
             return _SOURCE_FAILED, {"source": "/".join(names)}
+        case [kind, *names] if names and kind in _SOURCE_TOKENS:
+            return _SOURCE_TOKENS[kind], {"source": "/".join(names)}
         case ["laps", *names]:
             return _SOURCE_LAPS, {"source": "/".join(names)}
         case ["worker", worker, "rows"]:

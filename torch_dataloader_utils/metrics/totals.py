@@ -30,6 +30,7 @@ class Totals:
         sources: rows of these blocks by dataset of a combination; empty for a single dataset.
         ids: ids that a `Preprocess` made for these blocks, by (output, "all", "missing" or "unknown").
         failed: rows of these blocks for which a transform failed, by dataset; of a single dataset, by None.
+        tokens: of documents packed for these blocks, by (dataset, "tokens", "real_tokens" or "trained_tokens").
         skipped: damaged files that are left out, and their rows as far as known; those at the end of an interval.
     """
 
@@ -42,6 +43,7 @@ class Totals:
     sources: Mapping[int | str, float] = field(default_factory=dict)
     ids: Mapping[tuple[str, str], float] = field(default_factory=dict)
     failed: Mapping[int | str | None, float] = field(default_factory=dict)
+    tokens: Mapping[tuple[int | str | None, str], float] = field(default_factory=dict)
     skipped: tuple[int, int] = (0, 0)
 
     def since(self, before: Totals) -> Totals:
@@ -56,6 +58,7 @@ class Totals:
             _less(self.sources, before.sources),
             _less(self.ids, before.ids),
             _less(self.failed, before.failed),
+            _less(self.tokens, before.tokens),
             self.skipped,
         )
 
@@ -85,6 +88,7 @@ class BlockTotals:
         self._sources: dict[int | str, float] = {}
         self._ids: dict[tuple[str, str], float] = {}
         self._failed: dict[int | str | None, float] = {}
+        self._tokens: dict[tuple[int | str | None, str], float] = {}
 
     def add(self, event: BlockEvent) -> None:
         """Add a block."""
@@ -103,14 +107,36 @@ class BlockTotals:
                 self._ids[output, kind] = self._ids.get((output, kind), 0.0) + count
         for row in work.failed:
             self._failed[row.source] = self._failed.get(row.source, 0.0) + 1
+        for key, tokens in tokens_of(event).items():
+            self._tokens[key] = self._tokens.get(key, 0.0) + tokens
 
     def sums(
         self,
-    ) -> tuple[dict[int, Sums], dict[int | str, float], dict[tuple[str, str], float], dict[int | str | None, float]]:
-        """The sums by worker, the rows by source, the ids by output and kind, and the failed rows by source."""
+    ) -> tuple[
+        dict[int, Sums],
+        dict[int | str, float],
+        dict[tuple[str, str], float],
+        dict[int | str | None, float],
+        dict[tuple[int | str | None, str], float],
+    ]:
+        """The sums by worker, rows by source, ids by output and kind, failed rows by source, tokens by both."""
         # Copies of dicts are atomic: the thread that takes blocks may add to them.
         workers: dict[int, Sums] = {worker: sums.copy() for worker, sums in self._workers.copy().items()}
-        return workers, self._sources.copy(), self._ids.copy(), self._failed.copy()
+        return workers, self._sources.copy(), self._ids.copy(), self._failed.copy(), self._tokens.copy()
+
+
+def tokens_of(event: BlockEvent) -> dict[tuple[int | str | None, str], float]:
+    """The tokens of a block that was taken, by dataset and kind; of one begun before, the part that is left."""
+    found: dict[tuple[int | str | None, str], float] = {}
+    packed = sum(each.rows for each in event.work.tokens)
+    part = event.rows / packed if packed else 0.0
+    for each in event.work.tokens:
+        source, trained = each.source, each.trained
+        counts = {"tokens": each.tokens, "real_tokens": each.real}
+        counts |= {} if trained is None else {"trained_tokens": trained}
+        for kind, count in counts.items():
+            found[source, kind] = found.get((source, kind), 0.0) + (count if part == 1 else round(count * part))
+    return found
 
 
 _NAMES = ("rows", "queue_empty", "repeats", *_OF_WORK)
@@ -161,10 +187,20 @@ def metrics(
         for source, rows in sorted(totals.sources.items())
         if lap_rows.get(source)
     }
+    flat |= _tokens(totals)
     flat |= {f"rows_failed/{source}": rows for source, rows in totals.failed.items() if source is not None}
     for output in totals.with_ids:
         flat |= {f"{kind}_fraction/{output}": totals.share_of_ids(output, kind) for kind in ("missing", "unknown")}
     return flat | (_detail(totals) if detail else {})
+
+
+def _tokens(totals: Totals) -> dict[str, float]:
+    flat: dict[str, float] = {}
+    for kind in dict.fromkeys(kind for _, kind in totals.tokens):
+        of_each = {source: count for (source, of), count in totals.tokens.items() if of == kind}
+        flat[kind] = sum(of_each.values())
+        flat |= {f"{kind}/{source}": count for source, count in of_each.items() if source is not None}
+    return flat | ({"tokens_per_s": _fraction(flat["tokens"], totals.seconds)} if flat else {})
 
 
 def _detail(totals: Totals) -> dict[str, float]:

@@ -95,7 +95,7 @@ class Curriculum:
         """The units of each source in all earlier epochs."""
         if self.rows is not None:
             return [epoch * rows for rows in self.rows]
-        return self._of_run(0, self.first(epoch)).of_each
+        return self.of_run(0, self.first(epoch)).of_each
 
     def alike(self, epoch: int) -> Iterator[tuple[int, int]]:
         """The epochs before `epoch`, as runs of epochs with equal turns: the first, and their number.
@@ -111,7 +111,7 @@ class Curriculum:
         first = self.first(epoch)
         if self.rows is not None:
             return self._as_far_as(self.rows, self.rows, first, first)
-        return self._of_run(first, first + self.total)
+        return self.of_run(first, first + self.total)
 
     def of_rest(self, epoch: int, first: int, left: Sequence[int]) -> Turns:
         """The units of the rest of an epoch.
@@ -126,7 +126,7 @@ class Curriculum:
             return self._as_far_as(left, self.rows, first, self.first(epoch))
         return self._as_far_as(left, [1] * len(left), first, 0)
 
-    def _of_run(self, first: int, last: int) -> Turns:
+    def of_run(self, first: int, last: int) -> Turns:
         """The units `[first, last)` of a run without end."""
         return Turns.of(
             (Stretch(phase.whole, at - phase.first, end - at) for phase, at, end in self._within(first, last)),

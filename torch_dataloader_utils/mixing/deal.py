@@ -14,6 +14,7 @@ import numpy as np
 
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.turns import Turns
+from torch_dataloader_utils.planning.rank_plan import Endless
 from torch_dataloader_utils.rows import I64
 from torch_dataloader_utils.seeding import random_words
 
@@ -130,6 +131,7 @@ class Schedule:
         absent: the steps, ascending, in which it has no batch: it gets no row, or leaves out a short batch.
         padding: repeats after all rows, as a source of their own; 0 for none.
         unit_rows: the rows of the plan in each: 1, or the tokens of a sequence (L).
+        endless: of each source, if it is read without end; rows are then those that are made of what is read.
     """
 
     deal: Deal
@@ -138,6 +140,7 @@ class Schedule:
     absent: tuple[int, ...] = ()
     padding: int = 0
     unit_rows: int = 1
+    endless: tuple[Endless, ...] = ()
 
     @property
     def batch_rows(self) -> int:
@@ -216,7 +219,22 @@ class Schedule:
             return self.deal.taken(np.arange(first, last + 1))
         mark = first // _MARK
         rows = self.deal.of_rank(self.rank, mark * _MARK, last)
-        return np.cumsum(np.concatenate([self._marks[mark : mark + 1], rows]), axis=0)[first - mark * _MARK :]
+        return np.cumsum(np.concatenate([self._mark(mark), rows]), axis=0)[first - mark * _MARK :]
+
+    def _mark(self, number: int) -> I64:
+        """One of the marks, int64 [1, sources]; an epoch without end may have very many, of which few are needed."""
+        if not self.endless:
+            return self._marks[number : number + 1]
+        while len(self._some_marks) <= number:
+            at = (len(self._some_marks) - 1) * _MARK
+            rows = self.deal.of_rank(self.rank, at, at + _MARK).sum(axis=0)
+            self._some_marks.append(self._some_marks[-1] + rows)
+        return self._some_marks[number][None]
+
+    @cached_property
+    def _some_marks(self) -> list[I64]:
+        """The first marks."""
+        return [np.zeros(len(self.of_each), np.int64)]
 
     @cached_property
     def _marks(self) -> I64:

@@ -14,7 +14,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
 
 from torch_dataloader_utils.errors import ShardingError, use
-from torch_dataloader_utils.mixing.curriculum import Curriculum, in_rows
+from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, in_rows
 from torch_dataloader_utils.mixing.laps import LapRows, cut_laps, laps_of
 from torch_dataloader_utils.mixing.turns import Turns
 from torch_dataloader_utils.model import Piece, Window, split_of, split_pieces
@@ -137,6 +137,11 @@ class Course:
             )
         curriculum = in_rows(mixing, step_rows, full=full, whole=single or unit > 1)
         return cls(curriculum, step_rows, full, single, "run" in mixing, unit)
+
+    @property
+    def phases(self) -> tuple[WeightPhase, ...]:
+        """The weights of the run."""
+        return self.curriculum.phases
 
     def is_pass(self, datasets: Sequence[DatasetShare]) -> bool:
         """Whether every epoch is a pass over all rows, whatever the epochs before it left out."""

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, OptionError, use
+from torch_dataloader_utils.errors import CheckpointMismatchError, CountsRequiredError, use
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase, checked
 from torch_dataloader_utils.mixing.epochs import Course
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.shares import MixShares
+from torch_dataloader_utils.mixing.stream_course import (
+    UNIT_TOKENS,
+    StreamCourse,
+    check_tokens,
+    streams_in_words,
+    streams_of,
+)
+from torch_dataloader_utils.mixing.streams import MixStreams
 from torch_dataloader_utils.options import MixOptions, Options
 from torch_dataloader_utils.options.clash import Half
 from torch_dataloader_utils.options.clashes import MIXED, RESIZES, WEIGHTED, by_splits
@@ -35,25 +43,34 @@ class Mixing(Feature):
     Attributes:
         mixing: how, as plain values: {"batches": "proportional" or "single", "phases" and "rows" or "total" (see
             `Curriculum`), "unit": "step" if phases begin with steps, "run": True if epochs that have every row once
-            still continue where the last one ended}; None: not yet known.
+            still continue where the last one ended; for datasets without end "total" or "steps", and "unit_tokens", the
+            tokens of each unit}; None: not yet known.
+        names: of the datasets, for messages.
     """
 
     mixing: Mapping[str, Any] | None = None
+    names: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def mixes_rows(self) -> bool:
         """Whether it is known how."""
         return self.mixing is not None
 
+    @property
+    def streams(self) -> bool:
+        """Whether datasets have no end."""
+        return self.mixing is not None and UNIT_TOKENS in self.mixing
+
     def epoch_rows(self, shape: PlanOptions, num_ranks: int) -> int | None:
         """The rows (or tokens) of every epoch."""
-        if self.mixing is None:
+        if self.mixing is None or self.streams:
             return None
         return Course.of(self.mixing, shape, num_ranks).curriculum.total * shape.unit_rows
 
     def check_parts(self, parts: Sequence[tuple[str, bool, Half | None]], options: Options) -> None:
         """Check that the rows of each dataset are known (see `Feature`)."""
-        _check_counted(parts, options)
+        if not options.streams:
+            _check_counted(parts, options)
 
     def resolved(self, source: Source, options: Options) -> Mixing:
         """It, with the rows that an epoch takes of each dataset.
@@ -62,11 +79,15 @@ class Mixing(Feature):
             OptionError: the options do not fit the datasets.
             EmptyDatasetError: a dataset that must be repeated has no rows.
         """
-        return Mixing(_mixing_of(source, options))
+        assert source.group is not None
+        of = streams_of if options.streams else _mixing_of
+        return Mixing(of(source, options), tuple(labels(source.group.paths)))
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
         """Plans whose workers share the reading of all datasets, of which each rank has equal parts."""
-        return shape if self.mixing is None else replace(shape, num_shards=1, sharding="contiguous")
+        if self.mixing is None:
+            return shape
+        return replace(shape, num_shards=1, sharding="interleave" if self.streams else "contiguous")
 
     def shares(
         self,
@@ -75,9 +96,12 @@ class Mixing(Feature):
         num_ranks: int,
         epoch: int,
         rest: RemainingRows | None,
-    ) -> MixShares:
+    ) -> MixShares | MixStreams:
         """The rows that an epoch takes of each dataset, or those that earlier phases left of it, for all ranks."""
         assert self.mixing is not None
+        if self.streams:
+            streams = StreamCourse.of(self.mixing, shape, num_ranks)
+            return MixStreams(datasets, shape, num_ranks, epoch, streams, self.names, self.mixing[UNIT_TOKENS], rest)
         course = Course.of(self.mixing, shape, num_ranks)
         rows = course.epoch(datasets, epoch) if rest is None else course.rest(rest, epoch)
         once = rest is None and course.is_pass(datasets)
@@ -102,7 +126,7 @@ class Mixing(Feature):
                 "the state was taken by a release that mixed datasets in another order, in which what is left of its "
                 "epoch cannot be told: start the epoch again, or finish it with that release."
             )
-        return Mixing(mixing)
+        return replace(self, mixing=mixing)
 
     def check_phase(self, saved: tuple[PlanOptions, int], current: tuple[PlanOptions, int]) -> None:
         """Check that weights which change at steps change at the same rows of the run as when the state was taken.
@@ -112,12 +136,12 @@ class Mixing(Feature):
         """
         if self.mixing is None or self.mixing.get("unit") != "step":
             return
-        then, now = (
-            [phase.first for phase in Course.of(self.mixing, *shape).curriculum.phases] for shape in (saved, current)
-        )
+        of = StreamCourse.of if self.streams else Course.of
+        then, now = ([phase.first for phase in of(self.mixing, *shape).phases] for shape in (saved, current))
         if then != now:
             steps = [step for step, _ in self.mixing["phases"]]
-            unit, at = current[0].unit_rows, "row" if current[0].unit_rows == 1 else "token"
+            unit = self.mixing.get(UNIT_TOKENS, current[0].unit_rows)
+            at = "row" if unit == 1 else "token"
             pairs = ", ".join(f"({row * unit:_}, ...)" for row in then[:_SHOWN])
             sizes = [shape.batch_size // shape.unit_rows for shape, _ in (saved, current)]
             raise CheckpointMismatchError(
@@ -129,7 +153,10 @@ class Mixing(Feature):
 
     def words(self, source: Source, epoch: int, shape: PlanOptions, num_ranks: int) -> str:
         """What an epoch takes of each dataset, and how batches mix them."""
-        return "" if self.mixing is None else _in_words(self.mixing, source, epoch, shape, num_ranks)
+        if self.mixing is None:
+            return ""
+        said = streams_in_words if self.streams else _in_words
+        return said(self.mixing, source, epoch, shape, num_ranks)
 
 
 def mixing(options: Options) -> Mixing | None:
@@ -167,12 +194,7 @@ def _mixing_of(source: Source, options: Options) -> Mapping[str, Any]:
     assert group is not None
     unit, names = options.features.unit_rows, labels(group.paths)
     sizes = part_rows(source.splits, len(source.parts))  # in tokens, if these are the rows of plans
-    if mix.tokens_per_epoch is not None and mix.tokens_per_epoch < unit:
-        raise OptionError(
-            f"tokens_per_epoch={mix.tokens_per_epoch}: expected at least the {unit} tokens of a sequence, for each of "
-            "batch_size on each rank.",
-            remedies=[use(tokens_per_epoch=options.batch.batch_size * unit)],
-        )
+    check_tokens(options, unit)
     per_epoch = mix.rows_per_epoch or (mix.tokens_per_epoch or 0) // unit
     length: dict[str, Any] = {"stop": mix.stop, "repeat": repeats(group, mix.repeat), "unit": unit}
     length["max_repeats"] = mix.max_repeats

@@ -13,6 +13,8 @@ import numpy as np
 
 from torch_dataloader_utils.rows import I64
 
+PART = 256  # rows, or sequences: a dataset that has fewer for each rank is dealt by whole laps
+
 
 class LapRows(NamedTuple):
     """The rows `[first, last)` of one lap, counted in its order."""
@@ -62,4 +64,12 @@ def shared_laps(sizes: Sequence[int], draws: I64) -> I64:
         left -= counts[lap]
         rows -= size
     counts[len(sizes) - 1 :] = left
+    return counts
+
+
+def whole_laps(sizes: Sequence[int], draws: I64) -> I64:
+    """The same where a rank gets whole laps, one after another, of which at most its first and last are cut."""
+    laps, ranks = (np.append(0, np.cumsum(of, dtype=np.int64)) for of in (sizes, draws))
+    ends: I64 = np.minimum(laps[1:, None], ranks[None, 1:])
+    counts: I64 = np.maximum(ends - np.maximum(laps[:-1, None], ranks[None, :-1]), 0)
     return counts

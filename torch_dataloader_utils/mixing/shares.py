@@ -13,12 +13,12 @@ from torch_dataloader_utils.errors import EmptyDatasetError, ShardingError, use
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.mixing.deal import Deal, Schedule
 from torch_dataloader_utils.mixing.epochs import MixedEpoch, rest_of_mix
-from torch_dataloader_utils.mixing.laps import shared_laps
+from torch_dataloader_utils.mixing.laps import PART, shared_laps, whole_laps
 from torch_dataloader_utils.model import Piece, Window
 from torch_dataloader_utils.planning.even import padding, total_rows
 from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Pieces
-from torch_dataloader_utils.planning.rest import RemainingRows
+from torch_dataloader_utils.planning.rest import RemainingRows, Undelivered
 from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.planning.tasks import TASK_ROWS, SegmentTable
 from torch_dataloader_utils.planning.windows import windowed
@@ -121,7 +121,9 @@ class MixShares:
         laps = [lap for number, count in enumerate(first) for lap in self._taken(number, of, 0, count * self._unit)]
         return tuple(padding([piece for lap in laps for piece in lap], missing * self._unit))
 
-    def shards(self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...]) -> Shards:
+    def shards(
+        self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...], lap: int = 0
+    ) -> Shards:
         """A shard for each dataset, and one for the padding if there is any (see `ScheduledShares`)."""
         laps, pads = self.laps(rank), self.pads(rank)
         made: Sequence[Sequence[Sequence[Piece]]] = laps
@@ -145,9 +147,9 @@ class MixShares:
                 left = self._taken(number, rank, kept * self._unit, rows * self._unit)
                 yield from (piece for lap in left for piece in lap)
 
-    def rest(self, splits: Splits, pieces: Sequence[Piece], phase: int) -> RemainingRows:
-        """These rows as the rest of the epoch (see `ScheduledShares`)."""
-        return rest_of_mix(splits, pieces, self.epoch, phase, self.mixed)
+    def rest(self, splits: Splits, left: Undelivered, phase: int) -> RemainingRows:
+        """The rest of the epoch (see `ScheduledShares`)."""
+        return rest_of_mix(splits, left.pieces, self.epoch, phase, self.mixed)
 
     @property
     def _size(self) -> int:
@@ -172,7 +174,17 @@ class MixShares:
     def _by_lap(self) -> list[I64]:
         """The rows of each rank, for each dataset int64 [laps, ranks]."""
         draws = self._deal.draws * self._unit
-        return [shared_laps(laps.sizes, own) for laps, own in zip(self.mixed.laps, draws, strict=True)]
+        return [
+            (whole_laps if self._is_small(laps.sizes) else shared_laps)(laps.sizes, own)
+            for laps, own in zip(self.mixed.laps, draws, strict=True)
+        ]
+
+    def _is_small(self, sizes: Sequence[int]) -> bool:
+        """Whether a rank's part of a lap would be few sequences, whose documents are mostly cut, the same ones always.
+
+        Rows are not cut.
+        """
+        return self._unit > 1 and max(sizes, default=0) < PART * self.num_ranks * self._unit
 
     @cached_property
     def _schedules(self) -> dict[int, Schedule]:
@@ -233,7 +245,7 @@ def windowed_laps(
         shuffled = [
             windowed((lap,), segments, own, (*key, number, place), exact=True)[0] for place, lap in enumerate(each)
         ]
-        out.append(list(_with_tasks(shuffled)))
+        out.append(list(tasks_of_laps(shuffled)))
     return out
 
 
@@ -244,7 +256,7 @@ def _share_of(options: PlanOptions, rows: int, total: int) -> PlanOptions:
     return replace(options, window_bytes=max(options.window_bytes * rows // max(total, 1), 1))
 
 
-def _with_tasks(laps: Sequence[Sequence[Piece]]) -> Iterator[Sequence[Piece]]:
+def tasks_of_laps(laps: Sequence[Sequence[Piece]]) -> Iterator[Sequence[Piece]]:
     """The laps with tasks of their own; consecutive small laps share a task, which decodes the rows once for all."""
     if len(laps) == 1:
         yield laps[0]

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_dataloader_utils.errors import (
-    CountsRequiredError,
-    Example,
-    Remedy,
-    leave_out,
-    use,
-)
+from torch_dataloader_utils.errors import CountsRequiredError, Example, Remedy, leave_out, use
 from torch_dataloader_utils.options.clash import Clash, Half, Ways
 from torch_dataloader_utils.options.mix import Weights
 from torch_dataloader_utils.options.sharding import WORDS, Strided
@@ -26,6 +20,7 @@ _ROWS = Example("steps * batch_size * ranks", 8)
 _TOKENS = Example("tokens", 2**20)
 _JOIN = "use torch's Join around the loop"
 _MASKED = "all ranks get equal steps, and what it repeats is masked"
+
 
 # ------------------------------------------------------------------------------------------------------ what is given
 
@@ -77,7 +72,7 @@ FILESYSTEM = Half("filesystem", "`filesystem`", lambda options: options.read.fil
 FOLLOW = Half("follow", "`follow=True`", lambda options: options.follow.follows, "follow=True")
 
 PACK = Half("pack", "`pack`", lambda options: options.pack.pack is not None, "pack")
-NO_PACK = Half("pack", "no `pack`", lambda options: options.pack.pack is None and not options.part)
+NO_PACK = Half("pack", "no `pack`", lambda options: options.pack.pack is None and not options.part_is_packed)
 WRAP = Half("pack", '`Pack(method="wrap")`', lambda options: options.pack.wraps, "Pack(method='wrap')")
 BEST_FIT = Half("pack", "`pack` by best fit", lambda options: options.pack.pack is not None and not options.pack.wraps)
 CUT_OFF = Half(
@@ -152,7 +147,29 @@ SHAPED = Half(
     lambda options: options.mix.temperature != 1 or options.mix.max_repeats is not None,
 )
 SOURCE_KEY = Half("source_key", "`source_key`", lambda options: options.mix.source_key is not None)
+BUDGETED = (TOKENS_PER_EPOCH, STEPS)
+UNBOUNDED = Half(
+    "",
+    '`combine` with `batches="proportional"` or `"single"`, without `tokens_per_epoch` or `steps_per_epoch`',
+    lambda options: options.mixes_rows and not any(half.holds(options) for half in BUDGETED),
+    lambda options: f"batches={options.mix.batches!r}",
+)
+STREAMS = Half(
+    "",
+    "a mix of sequences, or of batches by length, that are counted as they are made",
+    lambda options: options.streams,
+    lambda options: f"a mix {'of sequences' if options.pack.pack is not None else 'by batch_tokens'}",
+)
 MIXED = Half("batches", '`combine` with `batches="proportional"` or `"single"`', lambda options: options.mixes_rows)
+MIXED_ROWS = Half(
+    "batches", "`combine` that mixes rows", lambda options: options.mixes_rows and not options.streams, "a mix of rows"
+)
+STREAMS_OF_STEPS = Half(
+    "steps_per_epoch",
+    "`steps_per_epoch` of such a mix",
+    lambda options: STEPS.holds(options) and options.streams,
+    lambda options: f"steps_per_epoch={options.shard.steps_per_epoch}",
+)
 SINGLE = Half("batches", '`batches="single"`', lambda o: o.mixes_rows and o.mix.batches == "single")
 MERGED = Half("batches", '`batches="splits"`', lambda options: options.mix.batches == "splits")
 MERGED_IN_ANY_ORDER = Half(
@@ -167,7 +184,13 @@ MERGED_PACKED = Half(
     lambda options: options.pack.pack is not None and options.mix.batches == "splits",
     "pack and batches='splits'",
 )
-NOT_PACKED = Half("pack", "no `pack`", lambda options: options.pack.pack is None)
+MADE = Half(
+    "pack",
+    "`pack` or `batch_tokens`",
+    lambda options: options.pack.pack is not None or options.bucket.batch_tokens is not None,
+    lambda options: "batch_tokens" if options.pack.pack is None else "pack",
+)
+NOT_PACKED = Half("pack", "neither `pack` nor `batch_tokens`", lambda options: not MADE.holds(options), "no pack")
 UNEVEN = Half("batches", '`batches="single"` or `"splits"`', lambda options: options.mix.batches != "proportional")
 UNEQUAL = Half(
     "sharding",
@@ -287,25 +310,44 @@ def by_splits(options: Options) -> Remedy:
     return use("merges the datasets split by split", batches="splits", without=list(names))
 
 
-def _cut(options: Options) -> list[Remedy]:
-    """What makes sequences of which as many are known as there are tokens."""
-    assert options.pack.pack is not None
-    ways: dict[str, Any] = {"pack": options.pack.pack.replace(method="wrap", long="split", pad=0)}
-    by_rows = ROWS_PER_EPOCH.holds(options)
-    ways |= {"tokens_per_epoch": _TOKENS} if by_rows else {}
-    ways |= {"weights": _in_other_unit(options)} if BY_ROWS.holds(options) else {}
-    cut = use("cuts documents where a sequence ends", without=["rows_per_epoch"] * by_rows, **ways)
-    return [cut, by_splits(options)]
+def _bounded(options: Options) -> list[Remedy]:
+    """What says how long an epoch of a mix is of which nothing is counted before reading, or counts tokens."""
+    others = [half.keyword for half in (STOP, REPEAT) if half.holds(options)]
+    ways: dict[str, Any] = {"tokens_per_epoch": _TOKENS}
+    ways |= {} if options.mix.weights is not None else {"weights": _weights_of(options)}
+    found = [use(without=others, **ways)]
+    if options.pack.pack is not None and not options.pack.pack.together:
+        pack = options.pack.pack.replace(method="wrap", long="split", pad=0)
+        found.append(use("cuts documents where a sequence ends", pack=pack))
+    return [*found, by_splits(options)]
 
 
-def _in_other_unit(options: Options) -> Weights:
-    """The same weights, of what batches are made of."""
-    mix = options.mix
-    return Weights(mix.weights, temperature=mix.temperature, max_repeats=mix.max_repeats)
+def _weights_of(options: Options) -> Example:
+    return Example("weights", [1] * max(options.datasets, 1))
+
+
+def _length_in_tokens(options: Options) -> list[Remedy]:
+    weighs = not options.streams or options.mix.weights is not None
+    weights: dict[str, Any] = {} if weighs else {"weights": _weights_of(options)}
+    return [use(tokens_per_epoch=_TOKENS, without=["rows_per_epoch"], **weights)]
+
+
+def _other_length(options: Options) -> list[Remedy]:
+    names = [half.keyword for half in (STOP, REPEAT) if half.holds(options)]
+    if not TOKENS_PER_EPOCH.holds(options):
+        return [leave_out(*names)]
+    return [leave_out(*names, other) for other in ("tokens_per_epoch", "steps_per_epoch")]
+
+
+def _plain_weights(options: Options) -> list[Remedy]:
+    return [use(weights=options.mix.weights or _weights_of(options))]
 
 
 def _in_unit_of_batches(options: Options) -> list[Remedy]:
-    return [use(weights=_in_other_unit(options))]
+    mix, unbounded = options.mix, options.streams and UNBOUNDED.holds(options)
+    length: dict[str, Any] = {"tokens_per_epoch": _TOKENS} if unbounded else {}
+    weights = Weights(mix.weights, temperature=mix.temperature, max_repeats=mix.max_repeats)
+    return [use(weights=weights, **length)]
 
 
 def _mixed_or_unweighted(options: Options) -> list[Remedy]:
@@ -321,8 +363,6 @@ def without_or_by_splits(name: str) -> Ways:
 def _steps_in_rows(options: Options) -> list[Remedy]:
     others = [half.keyword for half in LENGTHS[:2] if half.holds(options)]
     length: dict[str, Any] = {"rows_per_epoch": _ROWS, "even": "drop"}
-    if options.pack.pack is not None:
-        length = {"tokens_per_epoch": _TOKENS}
     rows = use(without=["steps_per_epoch", *others], **length)
     return [*([] if SINGLE.holds(options) else [rows]), *without_or_by_splits("steps_per_epoch")(options)]
 
@@ -449,7 +489,8 @@ CLASHES = (
         beside=NO_PACK,
         why="rows that are left out become empty lists, which only pack leaves out",
         told="{half} with {beside}: {why}.",
-        ways=[use(pack=_LENGTH), leave_out("transform")],
+        also=lambda options: "; give pack to combine" if options.part else "",
+        ways=lambda options: [*([] if options.part else [use(pack=_LENGTH)]), leave_out("transform")],
     ),
     Clash(
         halves=(COUNT_ROWS,),
@@ -524,6 +565,12 @@ CLASHES = (
             (FOLLOW, "what is appended goes on in windows of earlier passes", [leave_out("follow")]),
         )
     ),
+    Clash(
+        halves=(EVEN, LAST),
+        beside=STREAMS,
+        why="all ranks have equal steps, and all batches are full",
+        ways=[leave_out("even", "last_batch")],
+    ),
     *COUNTS_NEEDED.values(),
     Clash(
         halves=(LAST,),
@@ -591,10 +638,16 @@ CLASHES = (
         )
     ),
     Clash(
+        halves=(STOP, REPEAT, TOKENS_PER_EPOCH),
+        beside=STREAMS_OF_STEPS,
+        why="each decides how long an epoch is",
+        ways=_other_length,
+    ),
+    Clash(
         halves=(ROWS_PER_EPOCH,),
-        beside=WRAP,
-        why="an epoch has sequences of tokens",
-        ways=[use(tokens_per_epoch=_TOKENS, without=["rows_per_epoch"])],
+        beside=MADE,
+        why="an epoch has a number of tokens",
+        ways=_length_in_tokens,
     ),
     Clash(
         halves=(TOKENS_PER_EPOCH,),
@@ -603,7 +656,13 @@ CLASHES = (
         ways=[use(rows_per_epoch=Example("n", 40), without=["tokens_per_epoch"])],
     ),
     Clash(halves=(BY_TOKENS,), beside=NOT_PACKED, why="batches are made of rows", ways=_in_unit_of_batches),
-    Clash(halves=(BY_ROWS,), beside=WRAP, why="batches are made of sequences of tokens", ways=_in_unit_of_batches),
+    Clash(halves=(BY_ROWS,), beside=MADE, why="batches are made of sequences or tokens", ways=_in_unit_of_batches),
+    Clash(
+        halves=(SHAPED,),
+        beside=STREAMS,
+        why="how many tokens a dataset has is known only after reading",
+        ways=_plain_weights,
+    ),
     Clash(
         halves=(GIVEN_WEIGHTS,),
         beside=MERGED_PACKED,
@@ -629,24 +688,23 @@ CLASHES = (
         ways=_of_changing_weights,
     ),
     Clash(
-        halves=(BEST_FIT,),
-        beside=MIXED,
-        why="how many sequences there are of each dataset shows only as documents are packed",
-        ways=_cut,
-    ),
-    Clash(
-        halves=(TOKENS,),
-        beside=MIXED,
-        why="a batch has a fixed number of rows",
-        ways=lambda options: [by_splits(options)],
+        halves=(BEST_FIT, TOKENS),
+        beside=UNBOUNDED,
+        why="how many sequences or batches a dataset has shows only as they are made",
+        ways=_bounded,
     ),
     *(
         Clash(halves=(half,), beside=MIXED, why=why, ways=ways)
         for half, why, ways in (
             (CANONICAL, "the rows of each step are dealt to the ranks", without_or_by_splits("canonical_ranks")),
-            (STEPS, "the rows of an epoch decide its steps", _steps_in_rows),
             (LAST_WRAP, "each rank has its own rows of each dataset", _repeated),
         )
+    ),
+    Clash(
+        halves=(STEPS,),
+        beside=MIXED_ROWS,
+        why="the rows of an epoch decide its steps",
+        ways=_steps_in_rows,
     ),
     Clash(
         halves=(EVEN_PAD, LAST_PAD),

@@ -45,6 +45,7 @@ class Options:
     Attributes:
         datasets: how many a combination has, with those of the combinations within it; 0: they are of none.
         part: what messages call the part of a combination that they are of; "" if they are of none.
+        part_is_packed: whether the combination of which it is a part packs documents.
         part_skips: whether a transform of a part of a combination may fail for rows.
         features: what they change of the loader.
         keywords: those that were given, for another loader with some of them replaced; copies have none.
@@ -65,6 +66,7 @@ class Options:
     mix: MixOptions = field(default_factory=MixOptions)
     datasets: int = 0
     part: str = ""
+    part_is_packed: bool = False
     part_skips: bool = False
     features: Features = field(default_factory=Features, compare=False)  # made of the others
     keywords: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -87,6 +89,13 @@ class Options:
         """Whether rows of datasets are mixed, not splits; those of a single one, only if it is repeated or cut off."""
         least = 1 if any(half.holds(self) for half in LENGTHS) else 2
         return self.mix.batches != "splits" and self.datasets >= least
+
+    @property
+    def streams(self) -> bool:
+        """Whether datasets are mixed without end, by what is made of their rows and counted only then."""
+        made = self.bucket.batch_tokens is not None or (self.pack.pack is not None and not self.pack.wraps)
+        cut = self.pack.wraps and (self.pack.uncounted or self.shard.steps_per_epoch is not None)
+        return self.mixes_rows and (made or cut)
 
     @property
     def chooses_anchors(self) -> bool:
@@ -119,7 +128,8 @@ _GIVEN: Mapping[str, Callable[[Options], Any]] = {
 def repeats_rows(options: Options) -> bool:
     """Whether a pass may repeat rows as padding."""
     shard = options.shard
-    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or shard.steps_per_epoch is not None
+    laps = shard.steps_per_epoch is not None and not options.streams
+    return shard.even == "pad" or options.batch.last_batch in ("pad", "wrap") or laps
 
 
 def masks_rows(options: Options) -> bool:
@@ -216,7 +226,7 @@ def parse_options(keywords: Mapping[str, Any], call: Call = "files", datasets: i
         UnknownOptionError: a keyword does not exist; the message names the one that was probably meant.
         OptionError: a value cannot work.
     """
-    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]), datasets)
+    return _options(_known(keywords, option_defaults(call), _FUNCTIONS[call]), datasets=datasets)
 
 
 def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any, Options]:
@@ -236,8 +246,16 @@ def parse_call(call: Call, first: Any, keywords: Mapping[str, Any]) -> tuple[Any
     return source, _with(source, known)
 
 
-def parse_stream(source: SourceValue | None, keywords: Mapping[str, Any]) -> Options:
+def parse_stream(
+    source: SourceValue | None, keywords: Mapping[str, Any], *, part: str = "", part_is_packed: bool = False
+) -> Options:
     """The grouped, checked options of a loader of what `stream` was given; None is a table of another format.
+
+    Args:
+        source: what is read.
+        keywords: the keywords.
+        part: its label, if it is a part of a combination.
+        part_is_packed: whether that packs documents.
 
     Raises:
         UnknownOptionError: a keyword does not exist, or is a field of the source.
@@ -250,7 +268,8 @@ def parse_stream(source: SourceValue | None, keywords: Mapping[str, Any]) -> Opt
             f"{text}: given to what is read, not to stream: stream({source.replace(**own)!r}, ...)."
         )
     known = _known(keywords, option_defaults("stream"), _FUNCTIONS["stream"])
-    return _options(known) if source is None else _with(source, known)
+    facts = {"part": part, "part_is_packed": part_is_packed}
+    return _options(known, **facts) if source is None else _with(source, known, **facts)
 
 
 # Keywords that decide what a listing holds, and the name of what is read.
@@ -309,7 +328,7 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
         )
 
 
-def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
+def _with(source: SourceValue, known: Mapping[str, Any], **facts: Any) -> Options:
     """The options of a loader, with what the source says of them."""
     own = {"follow": source.follow, "appended": source.appended} if isinstance(source, Iceberg) else {}
     if isinstance(source, Delta):
@@ -317,7 +336,7 @@ def _with(source: SourceValue, known: Mapping[str, Any]) -> Options:
     own |= {name: getattr(source, name) for name in ("metadata_columns",) if name in source.fields}
     if isinstance(source, Files):
         own = {name: getattr(source, name) for name in list(Files.fields)[1:]}
-    return replace(_options({**known, **own}), keywords=known)
+    return replace(_options({**known, **own}, **facts), keywords=known)
 
 
 def _known(keywords: Mapping[str, Any], known: Mapping[str, Any], function: str) -> dict[str, Any]:
@@ -370,9 +389,10 @@ def _held(given: Mapping[str, Any]) -> dict[str, Any]:
     return held
 
 
-def _options(given: Mapping[str, Any], datasets: int = 0) -> Options:
+def _options(given: Mapping[str, Any], **facts: Any) -> Options:
+    """The options of these keywords; `facts`: the fields of `Options` that no keyword says."""
     keywords = _held(given)
-    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()}, datasets=datasets)
+    options = Options(**{name: _group(kind, keywords) for name, kind in _GROUPS.items()}, **facts)
     check_together(options)
     split, shuffle, read = options.split, options.shuffle.settled, options.read
     size = shuffle.split_bytes if split.split_bytes is None else split.split_bytes

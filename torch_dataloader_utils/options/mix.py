@@ -224,7 +224,7 @@ class MixOptions(Checked):
     tokens_per_epoch: int | None = option(
         None,
         maybe(whole(1)),
-        doc="with pack: the tokens of an epoch, in whole steps of all ranks, instead of stop",
+        doc="with pack or batch_tokens: the tokens of an epoch, in whole steps, instead of stop",
     )
     batches: str = option(
         "proportional",

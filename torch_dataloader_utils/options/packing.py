@@ -134,6 +134,9 @@ class PackOptions(Checked):
         doc="packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors",
     )
 
+    # Whether tokens are cut into sequences without a count of them, as they are read; set where datasets are opened.
+    uncounted: bool = option(False, keyword=False)
+
     # The fewest documents and sequences of a window: packed by themselves, fewer would leave sequences unfilled.
     documents: ClassVar[int] = 4096
     sequences: ClassVar[int] = 512

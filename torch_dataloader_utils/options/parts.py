@@ -72,7 +72,8 @@ def parse_part(
         raise OptionError(
             f"{label} has {texts}, but all parts have one {', '.join(wrong)}: pass it to combine instead."
         )
-    part = parse_stream(source, {**defaults, **own})
+    packed = whole.pack.pack is not None
+    part = parse_stream(source, {**defaults, **own}, part=label, part_is_packed=packed)
     ranks = {name: getattr(whole.shard, name) for name in _RANKS}
     part = replace(
         part,
@@ -80,7 +81,6 @@ def parse_part(
         shard=replace(part.shard, **ranks),
         batch=replace(part.batch, output_format=whole.batch.output_format),
         worker=whole.worker,
-        part=label,
     )
     check_together(part)
     return part

@@ -145,10 +145,10 @@ class Transform(Value):
     schema: Any = setting(
         default=None, doc="the pyarrow.Schema of what it returns; None calls it once on an empty batch"
     )
-    format: Literal["arrow", "numpy", "torch", "pandas", "polars"] = setting(
+    format: Literal["arrow", "numpy", "torch", "pandas", "polars", "rows"] = setting(
         default="arrow",
-        check=one_of("arrow", "numpy", "torch", "pandas", "polars"),
-        doc="the form of rows in it: record batches, dicts of arrays or tensors, DataFrames",
+        check=one_of("arrow", "numpy", "torch", "pandas", "polars", "rows"),
+        doc="the form of rows in it: record batches, dicts of arrays or tensors, DataFrames, or a dict for each row",
     )
     random: bool = setting(
         default=False, check=flag, doc="whether it draws: it is then called as f(rows, rng), with a `RowGenerator`"

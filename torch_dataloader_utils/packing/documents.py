@@ -8,17 +8,17 @@ number of sequences, and the rest of a begun block is a window whose rows are se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import OptionError, SchemaMismatchError, use
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Task, Window, split_of, split_pieces
-from torch_dataloader_utils.options.packing import OF_DOCUMENTS, Pack
+from torch_dataloader_utils.options.packing import IGNORED, OF_DOCUMENTS, Pack
 from torch_dataloader_utils.packing.sequence_columns import Numbers, sequence_columns, starts_of
 from torch_dataloader_utils.packing.sequences import Sequences, owners_of, side_by_side
 from torch_dataloader_utils.packing.sides import PackedSide, keys_of, made_labels, report_of_names
@@ -38,6 +38,8 @@ class DocumentPacking:
         documents: the fewest documents of a window.
         sequences: the fewest sequences of a window.
         valid_key: key of the mask of real sequences, or None if no plan repeats any.
+        source_key: key of the dataset of each sequence, or None.
+        datasets: their names, by which tokens are counted, if a sequence is of one; else empty.
         names: the columns that name documents.
     """
 
@@ -47,30 +49,37 @@ class DocumentPacking:
     documents: int
     sequences: int
     valid_key: str | None = None
+    source_key: str | None = None
+    datasets: tuple[str | int, ...] = ()
     names: tuple[str, ...] = ()
     keyword: ClassVar[str] = "pack"
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch, in order."""
-        return keys_of(self.sides, self.valid_key, self.names)
+        added = () if self.source_key is None else (self.source_key,)
+        return (*keys_of(self.sides, self.valid_key, self.names), *added)
 
     def report(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The content of batches by key; `rows` is that of the columns before they are packed."""
-        packed = {key: content for side in self.sides for key, content in side.report(rows).items()}
-        return packed | report_of_names(self.names)
+        report = {key: content for side in self.sides for key, content in side.report(rows).items()}
+        report |= report_of_names(self.names)
+        if self.source_key is not None:
+            report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
+        return report
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> PackedReader:
         """A reader of sequences, by this reader of documents."""
         return PackedReader(reader, self)
 
-    def packed(self, block: Block, order: Array | None, memory: Workspace) -> Block:
+    def packed(self, block: Block, order: Array | None, memory: Workspace, part: int = 0) -> Block:
         """The documents of a block, packed in fresh memory; a row of the result is a sequence.
 
         Args:
             block: the documents.
             order: their numbers in the order of the stream; None for that of the block.
             memory: of the reader.
+            part: the number of the dataset of all of them, if they are of one.
 
         Raises:
             SchemaMismatchError: a document's columns have different lengths, or one side of a pair is empty.
@@ -89,7 +98,23 @@ class DocumentPacking:
         if self.names:
             owners = owners_of(lengths[0], longest, self.pack.length)
             packed.update(self._names(block.columns or {}, layouts[0], owners))
+        self._count(layouts, packed, part)
         return Block.of_columns(len(layouts[0]), packed)
+
+    def rest(self, block: Block) -> Block:
+        """What is left of a begun block: its sequences stay as they are."""
+        return block
+
+    def _count(self, layouts: Sequence[Sequences], packed: Mapping[str, Column], part: int) -> None:
+        """Record the tokens of sequences that were packed."""
+        shape = len(layouts[0]), self.pack.length
+        tokens = shape[0] * shape[1] * len(layouts)
+        labels = [packed[side.labels] for side in self.sides if side.labels is not None]
+        arrays = [column.array for column in labels if isinstance(column, Dense)]
+        trained = sum(int(np.count_nonzero(array != IGNORED)) for array in arrays) if arrays else None
+        real = tokens - sum(sequences.padding for sequences in layouts)
+        source = self.datasets[part] if self.datasets else None
+        recorder().count_tokens(PackedTokens(source, shape[0], tokens, real, trained))
 
     def _names(self, columns: Mapping[str, Column], sequences: Sequences, owners: Array) -> dict[str, Column]:
         """What names the documents of each sequence, in their order; `owners`: the document of each of its sources."""
@@ -187,6 +212,24 @@ def _gathered(column: Ragged, pad: Any, sequences: Sequences, scratch: Scratch) 
     return values.reshape(len(sequences), sequences.capacity)
 
 
+class DocumentPacker(Protocol):
+    """Makes blocks of sequences, or of their tokens, of documents that are read together."""
+
+    @property
+    def valid_key(self) -> str | None:
+        """The key of the mask of real ones, or None."""
+
+    @property
+    def source_key(self) -> str | None:
+        """The key of the dataset of each, or None."""
+
+    def packed(self, block: Block, order: Array | None, memory: Workspace, part: int = 0) -> Block:
+        """Those of the documents of a block, in this order."""
+
+    def rest(self, block: Block) -> Block:
+        """Some of what `packed` returned, by themselves."""
+
+
 class PackedReader:
     """Executes tasks of packed sequences. One per thread or process.
 
@@ -195,14 +238,19 @@ class PackedReader:
         packing: packs them.
     """
 
-    def __init__(self, reader: PieceReader, packing: DocumentPacking) -> None:
+    def __init__(self, reader: PieceReader, packing: DocumentPacker) -> None:
         self._reader = reader
         self._packing = packing
         self._memory = Workspace()
 
     def block(self, task: Task) -> Block:
         """The task's sequences."""
-        return self._sequences(task.pieces, task.epoch).marked(self._packing.valid_key, not task.pad)
+        block = self._sequences(task.pieces, task.epoch).marked(self._packing.valid_key, not task.pad)
+        if (key := self._packing.source_key) is None:
+            return block
+        part = split_of(next(split_pieces(task.pieces))).file.part  # a task is of one dataset
+        column = Dense(np.full(block.rows, part, np.int64))
+        return replace(block, columns={**(block.columns or {}), key: column})
 
     def share(self, task: Task) -> None:
         """None: documents are packed whole."""
@@ -225,12 +273,12 @@ class PackedReader:
             order = _order_of(pieces, spans)
             order = None if order is None else documents.present(order)
             recorder().enter("convert")
-            return self._packing.packed(documents, order, self._memory)
+            return self._packing.packed(documents, order, self._memory, split_of(splits[0]).file.part)
 
     def _left(self, begun: Piece, epoch: int) -> Block:
         """The sequences of a begun window that are to be delivered: the rows of its piece count sequences."""
         whole, left = whole_of(begun)
-        return self._sequences(whole, epoch).take(left)
+        return self._packing.rest(self._sequences(whole, epoch).take(left))
 
 
 def _order_of(pieces: Sequence[Piece], spans: Sequence[Span]) -> Array | None:

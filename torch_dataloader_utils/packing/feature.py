@@ -23,9 +23,10 @@ from torch_dataloader_utils.packing.sequence_batches import SequenceMaker
 from torch_dataloader_utils.packing.sides import PackedSide, keys_of, sides_of
 from torch_dataloader_utils.packing.stream import Wrapping
 from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, tokens_unknown
+from torch_dataloader_utils.packing.uncounted import UncountedWrapping
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.reading.blocks import Scan, Stage
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, select_columns
@@ -45,6 +46,11 @@ class Packing(Feature):
     pack: Pack
     valid_key: str | None = None
     names: tuple[str, ...] = ()
+
+    @property
+    def unit_tokens(self) -> int:
+        """The tokens of a sequence (L)."""
+        return self.pack.length
 
     def columns(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
         """The columns that are packed, if others are left out of batches; else all of them.
@@ -85,11 +91,17 @@ class Packing(Feature):
         return LabelsForMask(maker, self.pack, self.valid_key)
 
 
+@dataclass(frozen=True)
 class BestFit(Packing):
     """Whole documents, each in the fullest sequence with room. How many sequences there are shows as they are made.
 
     An exact `len` would need a scan of all lengths, which are kept, and all windows of an epoch packed in advance.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
     """
+
+    source_key: str | None = None
 
     @property
     def unit(self) -> Unit:
@@ -100,8 +112,10 @@ class BestFit(Packing):
         """The sequences of these documents."""
         pack, group = self.pack, options.pack
         valid_key, sides, pads = _checked(pack, source.scan, keys, options)
-        names = _names(source.scan)
-        stage = DocumentPacking(pads, pack, sides, group.documents, group.sequences, valid_key, names)
+        _check_source_key(self.source_key, sides, valid_key)
+        named, names = datasets_of_units(source.scan, mixed=options.mixes_rows), _names(source.scan)
+        windows, key = (group.documents, group.sequences), self.source_key
+        stage = DocumentPacking(pads, pack, sides, *windows, valid_key, key, named, names)
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -159,12 +173,9 @@ class Wrap(Packing):
     def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
         """The tokens of these documents."""
         valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
-        if self.source_key in keys_of([side], valid_key):
-            raise OptionError(
-                f"source_key={self.source_key!r} is a key that pack adds to batches.",
-                remedies=[use(source_key=f"{self.source_key}_dataset")],
-            )
-        stage = Wrapping(side, valid_key, self.source_key, _splits_of_draws(source.scan), _names(source.scan))
+        _check_source_key(self.source_key, [side], valid_key)
+        named, names = datasets_of_units(source.scan, mixed=options.mixes_rows), _names(source.scan)
+        stage = Wrapping(side, valid_key, self.source_key, named, names, _splits_of_draws(source.scan))
         return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
 
     def plan(self, shape: PlanOptions) -> PlanOptions:
@@ -182,15 +193,63 @@ class Wrap(Packing):
         return SequenceMaker(super().batches(maker), self.pack, self.source_key)
 
 
+@dataclass(frozen=True)
+class UncountedWrap(Packing):
+    """Documents one after another, cut where a sequence ends, for a mix without end, which needs no counts of tokens.
+
+    A row of a plan is a document, and a row of a block a token.
+
+    Attributes:
+        source_key: the key of the dataset of each sequence; None for none.
+    """
+
+    source_key: str | None = None
+
+    @property
+    def unit(self) -> Unit:
+        """A sequence."""
+        return Unit.SEQUENCE
+
+    @property
+    def unit_rows(self) -> int:
+        """The tokens of a sequence (L)."""
+        return self.pack.length
+
+    def source(self, source: Source, keys: Sequence[str], options: Options) -> Source:
+        """The tokens of these documents."""
+        valid_key, (side,), _ = _checked(self.pack, source.scan, keys, options)
+        _check_source_key(self.source_key, [side], valid_key)
+        named, names = datasets_of_units(source.scan, mixed=options.mixes_rows), _names(source.scan)
+        stage = UncountedWrapping(side, valid_key, self.source_key, named, names)
+        return replace(source, scan=_staged(source.scan, stage), keys=stage.keys, unit=self.unit)
+
+    def plan(self, shape: PlanOptions) -> PlanOptions:
+        """Plans whose batches are of so many tokens."""
+        return replace(shape, batch_size=shape.batch_size * self.pack.length, unit_rows=self.pack.length)
+
+    def batches(self, maker: BatchMaker) -> BatchMaker:
+        """Batches of whole sequences."""
+        return SequenceMaker(super().batches(maker), self.pack, self.source_key)
+
+
 def packing(options: Options) -> Packing | None:
     """The feature of `pack`; None without it."""
     pack = options.pack.pack
     if pack is None:
         return None
     names = tuple(name for name in options.read.metadata_columns if name in OF_DOCUMENTS)
-    if options.pack.wraps:
-        return Wrap(pack, _valid_key(options), names, options.mix.source_key)
-    return BestFit(pack, _valid_key(options), names)
+    if not options.pack.wraps:
+        return BestFit(pack, _valid_key(options), names, options.mix.source_key)
+    made = UncountedWrap if options.streams else Wrap
+    return made(pack, _valid_key(options), names, options.mix.source_key)
+
+
+def _check_source_key(source_key: str | None, sides: Sequence[PackedSide], valid_key: str | None) -> None:
+    if source_key in keys_of(sides, valid_key):
+        raise OptionError(
+            f"source_key={source_key!r} is a key that pack adds to batches.",
+            remedies=[use(source_key=f"{source_key}_dataset")],
+        )
 
 
 def _valid_key(options: Options) -> str | None:

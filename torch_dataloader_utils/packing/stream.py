@@ -17,7 +17,7 @@ import numpy as np
 
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Ragged
 from torch_dataloader_utils.errors import FileReadError
-from torch_dataloader_utils.events import recorder
+from torch_dataloader_utils.events import PackedTokens, recorder
 from torch_dataloader_utils.model import DataFile, FileKey, Piece, Rows, Split, Task, Window, split_of, split_pieces
 from torch_dataloader_utils.options.packing import DOCUMENTS, NAMED
 from torch_dataloader_utils.packing.documents import document_lengths
@@ -32,22 +32,21 @@ _FILES = 64  # whose segments a reader keeps
 
 
 @dataclass(frozen=True)
-class Wrapping:
-    """How tokens are cut into sequences; picklable.
+class WrappedStage:
+    """What batches hold of tokens that are cut into sequences; picklable.
 
     Attributes:
         side: what batches hold.
         valid_key: key of the mask of real tokens, or None if no plan repeats any.
         source_key: key of the dataset of each sequence, or None.
-        splits: the number of all splits, by which the orders of pieces tell laps apart, if documents are other ones in
-            each lap, because a transform draws; None: those of several laps are read once.
+        datasets: their names, by which tokens are counted, if a sequence is of one; else empty.
         names: the columns that name documents.
     """
 
     side: PackedSide
     valid_key: str | None = None
     source_key: str | None = None
-    splits: int | None = None
+    datasets: tuple[str | int, ...] = ()
     names: tuple[str, ...] = ()
     keyword: ClassVar[str] = "pack"
 
@@ -66,6 +65,18 @@ class Wrapping:
         if self.source_key is not None:
             report[self.source_key] = {"kind": "dense", "dtype": "int64", "shape": "[B]", "arrow": "int64"}
         return report
+
+
+@dataclass(frozen=True)
+class Wrapping(WrappedStage):
+    """How tokens are cut into sequences; picklable.
+
+    Attributes:
+        splits: the number of all splits, by which the orders of pieces tell laps apart, if documents are other ones in
+            each lap, because a transform draws; None: those of several laps are read once.
+    """
+
+    splits: int | None = None
 
     def reader(self, reader: PieceReader, files: Mapping[FileKey, DataFile]) -> TokenReader:
         """A reader of tokens, by this reader of documents."""
@@ -110,6 +121,9 @@ class TokenReader:
         if self._wrapping.source_key is not None:  # a task is of one dataset
             part = np.full(block.rows, split_of(pieces[0]).file.part, np.int32)
             block = Block.of_columns(block.rows, {**(block.columns or {}), self._wrapping.source_key: Dense(part)})
+        datasets, rows = self._wrapping.datasets, block.rows
+        source = datasets[split_of(pieces[0]).file.part] if datasets else None
+        recorder().count_tokens(PackedTokens(source, rows, rows, 0 if task.pad else rows))
         return block.marked(self._wrapping.valid_key, not task.pad)
 
     def share(self, task: Task) -> None:

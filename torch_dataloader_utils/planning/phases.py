@@ -16,7 +16,7 @@ from torch_dataloader_utils.model import Piece, RankCursor
 from torch_dataloader_utils.options import Rotate, Strided, name_of, split_sharding
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.planning.plan import Plan
-from torch_dataloader_utils.planning.rest import RemainingRows, left_by_rank, merged, rest_of
+from torch_dataloader_utils.planning.rest import RemainingRows, Undelivered, begun_laps, left_by_rank, merged, rest_of
 from torch_dataloader_utils.planning.sharding import FUNCTION, policy_name
 
 _ALL = 2**62  # more batches than any rank has: stands for a rank that has finished the epoch
@@ -173,6 +173,9 @@ def plan_of_rest(first: Plan, epoch: int, past: Sequence[Phase]) -> Plan:
 def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRows:
     """The rows of `epoch` that are left after `phase` of `plan`; with `by_rank`, each rank keeps its own."""
     number = 1 if plan.rest is None else plan.rest.phase + 1
+    if plan.features.streams:
+        begun = [begun_laps(partial(plan.rank, epoch, rank), phase.cursors.get(rank)) for rank in range(plan.num_ranks)]
+        return plan.remaining(epoch, number, Undelivered(begun=begun, steps=phase.steps))
     done = [phase.delivered(rank) for rank in range(plan.num_ranks)]
     steps, most = plan.steps(epoch), plan.options.steps_per_epoch
     if most is not None:  # this many steps end the epoch, whatever rows they leave out or repeat
@@ -180,13 +183,13 @@ def _left(plan: Plan, epoch: int, phase: Phase, *, by_rank: bool) -> RemainingRo
         done = [min(n, most) if isinstance(n, int) else n for n in done]
     rest = partial(plan.remaining, epoch, number)
     if steps and all(isinstance(n, int) and n >= step for n, step in zip(done, steps, strict=True)):
-        return rest(())
+        return rest(Undelivered())
     left = [left_by_rank(partial(plan.rank, epoch, rank), n, laps=most is not None) for rank, n in enumerate(done)]
     left_out = plan.left_out(epoch)
     if by_rank:
         return RemainingRows(epoch, number, rest_of(plan.splits, left_out), tuple(map(_few, left)))
     real = [piece for pieces in left for piece in pieces if not piece.pad]
-    return rest([*real, *left_out])
+    return rest(Undelivered([*real, *left_out]))
 
 
 def _few(pieces: Sequence[Piece]) -> tuple[Piece, ...]:

@@ -20,7 +20,7 @@ from torch_dataloader_utils.planning.partitions import BY_PARTITION, check_count
 from torch_dataloader_utils.planning.parts import DatasetShare, Part, dataset_shares, share_of_rest
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.read_together import in_windows
-from torch_dataloader_utils.planning.rest import RemainingRows, rest_of
+from torch_dataloader_utils.planning.rest import RemainingRows, Undelivered, rest_of
 from torch_dataloader_utils.planning.sharding import Policy, Sharding, find_policy, resolve_auto
 from torch_dataloader_utils.planning.shares import KeptShares, ScheduledShares, Shares, assign
 from torch_dataloader_utils.planning.splits import Splits
@@ -176,7 +176,7 @@ class Plan:
     def _check(self) -> None:
         """Check the numbers for all epochs; raises as `Plan` does."""
         for dataset in self._datasets:
-            if self.uncounted:
+            if self.uncounted and not self.features.streams:
                 # Called now, so that a policy that needs unknown row counts fails at once.
                 dataset.share(dataset.order(0), 0, self.num_ranks, 0)
         if self.options.canonical_ranks is not None:
@@ -184,6 +184,8 @@ class Plan:
         if not self.exact:
             check_unknown_counts(self.options)
             check_counts(self.options, self.num_ranks)
+            if self.features.streams and self.rest is None and (mix := self._mix(0)) is not None:
+                mix.check([part.name for part in self.parts])
         elif self.rest is None and (mix := self._mix(0)) is not None:
             mix.check([part.name for part in self.parts])
         elif self.options.even in ("drop", "pad") and self.rest is None:
@@ -208,7 +210,7 @@ class Plan:
             shards,
             steps=None if steps is None else steps[rank],
             rows=None if rows is None else rows[rank],
-            layouts=self._layouts(shards),
+            layouts=self.layouts if self.features.streams else self._layouts(shards),
             batch_rows=self.batch_rows,
             joint=virtual is not None or mix is not None,
             num_ranks=self.num_ranks,
@@ -218,11 +220,11 @@ class Plan:
             unit_rows=self.options.unit_rows,
             amplification=partial(self.read_amplification, epoch),
         )
-        return plan.as_repeats() if lap else plan
+        return plan.as_repeats() if lap and not self.features.streams else plan
 
     def steps(self, epoch: int) -> list[int] | None:
         """The number of batches of each rank, or None if known only after reading."""
-        return self._shares(epoch).steps() if self.exact else None
+        return self._shares(epoch).steps() if self.exact or self.features.streams else None
 
     def rows(self, epoch: int) -> list[int] | None:
         """The number of real rows of each rank (without padding), or None if known only after reading."""
@@ -231,7 +233,7 @@ class Plan:
     def idle_ranks(self, epoch: int) -> list[int]:
         """The ranks that have nothing to read in `epoch`; filters may leave more ranks without rows."""
         shares = self._shares(epoch)
-        if not self.uncounted:
+        if not self.uncounted or self.features.streams:
             return [rank for rank, rows in enumerate(shares.rows()) if not rows]
         return [rank for rank in range(self.num_ranks) if next(shares.pieces(rank), None) is None]
 
@@ -243,12 +245,12 @@ class Plan:
         """The rows of `epoch` that no rank delivers because `even` or `last_batch` is `"drop"`."""
         return tuple(self._shares(epoch).not_delivered())
 
-    def remaining(self, epoch: int, phase: int, pieces: Sequence[Piece]) -> RemainingRows:
-        """These rows, without padding, as what is left of `epoch` after so many phases, of which this is the last."""
+    def remaining(self, epoch: int, phase: int, left: Undelivered) -> RemainingRows:
+        """What is left of `epoch` after so many phases, of which this is the last."""
         mix = self._mix(epoch)
         if mix is None:
-            return RemainingRows(epoch, phase, rest_of(self.splits, pieces))
-        return mix.rest(self.splits, pieces, phase)
+            return RemainingRows(epoch, phase, rest_of(self.splits, left.pieces))
+        return mix.rest(self.splits, left, phase)
 
     def read_amplification(self, epoch: int) -> float:
         """Rows of the segments that each rank reads in `epoch`, summed over ranks, per row that any of them reads.
@@ -299,7 +301,8 @@ class Plan:
 
     @cached_property
     def _datasets(self) -> tuple[DatasetShare, ...]:
-        return _datasets(self._table, self.parts, self._chosen, self.options, self.rest)
+        rest = None if self.features.streams else self.rest
+        return _datasets(self._table, self.parts, self._chosen, self.options, rest)
 
     @cached_property
     def _virtual(self) -> Plan | None:
@@ -332,7 +335,7 @@ class Plan:
         if (mix := self._mix(epoch)) is not None:
             phase = self.rest.phase if self.rest else 0
             windows = ("window", self.options.seed, epoch, rank, phase)
-            return mix.shards(rank, lambda shards: SegmentTable(self._layouts(shards)), windows)
+            return mix.shards(rank, lambda shards: SegmentTable(self._layouts(shards)), windows, lap)
         shards = worker_shards(self._pieces(epoch, rank, lap), self.options, self.batch_rows, self.exact)
         key = ("window", self.options.seed, epoch, lap, rank, self.rest.phase if self.rest else 0)
         if self.options.shuffles_rows:

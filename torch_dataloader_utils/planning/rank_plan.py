@@ -40,6 +40,21 @@ from torch_dataloader_utils.rows import I64
 _WIDTH = 80  # characters per line of a printed plan's title
 
 
+@dataclass(frozen=True)
+class Endless:
+    """How a shard is read that has no end: lap after lap, as far as its batches need it.
+
+    Attributes:
+        name: of its dataset, for messages.
+        share: its part of what all shards deliver; 0 if nothing of it is read.
+        whole_from: the first lap that is a whole one: before it may be what earlier phases of the epoch left.
+    """
+
+    name: str
+    share: float
+    whole_from: int = 0
+
+
 class BatchSchedule(Protocol):
     """The rows of each shard in a rank's batches, if batches take rows of several."""
 
@@ -60,6 +75,10 @@ class BatchSchedule(Protocol):
 
     def table(self, first: int, last: int) -> I64:
         """The rows of each shard in the first `first`, ..., `last` batches, int64 [last - first + 1, shards]."""
+
+    @property
+    def endless(self) -> tuple[Endless, ...]:
+        """Of each shard, if they have no end: rows are then counted as they are made; else nothing."""
 
     def needed(self, shard: int, rows: Sequence[int]) -> list[float]:
         """When these rows of a shard are delivered, relative to those of others: numbers that order them."""

@@ -29,6 +29,8 @@ class RemainingRows:
         ranks: the pieces of each rank, padding last, if each rank resumes with its own.
         laps: for a mix, the rows of each dataset by lap, which are parts of `order`.
         first: for a mix, the number of the first of them among the rows of the run.
+        fresh: for a mix of datasets without end, the first lap of each that no rank has begun.
+        left: likewise, the units of the epoch that are left, or its steps.
     """
 
     epoch: int
@@ -37,6 +39,36 @@ class RemainingRows:
     ranks: tuple[tuple[Piece, ...], ...] | None = None
     laps: tuple[tuple[Order, ...], ...] = ()
     first: int = 0
+    fresh: tuple[int, ...] = ()
+    left: int = 0
+
+
+@dataclass(frozen=True)
+class BegunLap:
+    """What a rank has not delivered of a lap of a dataset without end.
+
+    Attributes:
+        lap: its number.
+        pieces: of splits, and of begun windows.
+    """
+
+    lap: int
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """What the ranks of a phase have not delivered.
+
+    Attributes:
+        pieces: without padding.
+        begun: instead, if datasets have no end: of each rank, of each dataset, the lap that it has begun.
+        steps: likewise, how many were taken of the phase.
+    """
+
+    pieces: Sequence[Piece] = ()
+    begun: Sequence[Sequence[BegunLap]] = ()
+    steps: int = 0
 
 
 def rest_of(splits: Splits, pieces: Iterable[Piece]) -> Order:
@@ -108,6 +140,21 @@ def left_by_rank(
         left = [piece for shard, at in enumerate(cursors) for piece in _after_cursor(plan.tasks(shard), at)]
     real = [part for piece in left if not piece.pad for part in _dissolved(piece)]
     return real + [piece for piece in left if piece.pad]
+
+
+def begun_laps(plans: Callable[[int], RankPlan], delivered: RankCursor | None) -> list[BegunLap]:
+    """What a rank has not delivered of the lap that it has begun of each shard, if shards have no end.
+
+    Args:
+        plans: returns the rank's plan for a lap.
+        delivered: its progress; None at the beginning.
+    """
+    cursors = delivered.shards if delivered else (WorkerCursor(),) * len(plans(0).shards)
+    found = []
+    for shard, at in enumerate(cursors):
+        pieces = _after_cursor(plans(at.lap).tasks(shard), replace(at, lap=0))
+        found.append(BegunLap(at.lap, [part for piece in pieces for part in _dissolved(piece)]))
+    return found
 
 
 def _after_batches(plans: Callable[[int], RankPlan], count: int, laps: bool) -> list[Piece]:

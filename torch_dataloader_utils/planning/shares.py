@@ -26,7 +26,7 @@ from torch_dataloader_utils.planning.options import PlanOptions
 from torch_dataloader_utils.planning.order import Order, Pieces, Runs, concatenated, joined
 from torch_dataloader_utils.planning.parts import DatasetShare, Mixture, mixed
 from torch_dataloader_utils.planning.rank_plan import BatchSchedule
-from torch_dataloader_utils.planning.rest import RemainingRows
+from torch_dataloader_utils.planning.rest import RemainingRows, Undelivered
 from torch_dataloader_utils.planning.splits import I64, Splits
 from torch_dataloader_utils.planning.tasks import SegmentTable
 from torch_dataloader_utils.planning.workers import Shards
@@ -62,21 +62,24 @@ class ScheduledShares(Protocol):
     def schedule(self, rank: int) -> BatchSchedule:
         """The rows of each shard in the batches of a rank."""
 
-    def shards(self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...]) -> Shards:
+    def shards(
+        self, rank: int, segments: Callable[[Shards], SegmentTable], key: tuple[int | str, ...], lap: int = 0
+    ) -> Shards:
         """What each shard of a rank delivers.
 
         Args:
             rank: the rank.
             segments: returns the segments of the files of shards.
             key: of the rank's windows.
+            lap: how often shards have started again, if they have no end.
         """
 
-    def rest(self, splits: Splits, pieces: Sequence[Piece], phase: int) -> RemainingRows:
-        """These rows as the rest of the epoch.
+    def rest(self, splits: Splits, left: Undelivered, phase: int) -> RemainingRows:
+        """The rest of the epoch.
 
         Args:
             splits: all splits.
-            pieces: what no rank has delivered, without padding.
+            left: what no rank has delivered.
             phase: the number of phases before the rest.
         """
 

@@ -15,7 +15,7 @@ from torch_dataloader_utils.planning.order import Pieces, Runs, joined
 from torch_dataloader_utils.planning.partitions import share_of
 from torch_dataloader_utils.planning.splits import I64
 
-Shards: TypeAlias = tuple[Sequence[Piece], ...]
+Shards: TypeAlias = Sequence[Sequence[Piece]]
 
 
 def worker_shards(pieces: Sequence[Piece], options: PlanOptions, batch_rows: int, exact: bool) -> Shards:

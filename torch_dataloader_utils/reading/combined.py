@@ -252,3 +252,15 @@ def most_failed(scan: Scan) -> dict[str | int | None, float]:
     scans = scan.scans if isinstance(scan, CombinedScan) else (scan,)
     rules = ((each, each.skipping) for each in scans if isinstance(each, ScanSpec))
     return {each.source: rule.most for each, rule in rules if rule is not None}
+
+
+def datasets_of_units(scan: Scan, *, mixed: bool) -> tuple[str | int, ...]:
+    """The names of the datasets, or their numbers, if each sequence or batch is of one of them; else nothing.
+
+    Args:
+        scan: of a loader.
+        mixed: whether rows of several datasets are mixed, and not their splits.
+    """
+    if not (isinstance(scan, CombinedScan) and mixed):
+        return ()
+    return scan.names or tuple(range(len(scan.scans)))

@@ -41,7 +41,7 @@ class FormattedTransform:
 
     Attributes:
         transform: the user's function.
-        format: a key of `_FORMATS`.
+        format: a key of `_FORMATS`, or "rows".
         given: the schema of the batches.
         changed: the types that columns return with if the transform leaves them alone, where those are not their own.
         expected: the schema of the results; None until it is known.
@@ -61,15 +61,16 @@ class FormattedTransform:
             SchemaMismatchError: values do not fit the expected type, a column's type is unknown, there are no columns,
                 or they have unequal lengths.
         """
-        form = _FORMATS[self.format]
-        columns = [
-            (_checked_name(name), self._array(name, values))
-            for name, values in form.returned(self.transform(form.given(batch), *rng))
-        ]
+        columns = [(_checked_name(name), self._array(name, values)) for name, values in self._returned(batch, *rng)]
         lengths = {name: len(array) for name, array in columns}
         if len(set(lengths.values())) != 1:
             raise SchemaMismatchError(f"transform returned columns of these lengths: {lengths}. Expected equal ones.")
         return pa.RecordBatch.from_arrays([array for _, array in columns], names=[name for name, _ in columns])
+
+    def _returned(self, batch: pa.RecordBatch, *rng: Any) -> Iterable[tuple[str, Returned]]:
+        """The columns that the transform returns for these rows."""
+        form = _FORMATS[self.format]
+        return form.returned(self.transform(form.given(batch), *rng))
 
     def _array(self, name: str, values: Returned) -> pa.Array:
         own, expected = _type_in(self.given, name), _type_in(self.expected, name)

@@ -47,6 +47,7 @@ from torch_dataloader_utils.reading.row_count_scan import (
     with_counts,
 )
 from torch_dataloader_utils.reading.row_generator import RowGenerator
+from torch_dataloader_utils.reading.row_transform import RowTransform
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.transform_formats import FormattedTransform, formatted, no_rows
 from torch_dataloader_utils.reading.transforms import Chained, check_transformed, declared
@@ -620,7 +621,8 @@ def transform_of(given: pa.Schema, read: ReadOptions) -> tuple[Transform | None,
         raise OptionError(
             f"Transform(schema={shown(schema)}): expected a pyarrow.Schema of the columns that it returns."
         )
-    transform = formatted(function, read.transform_format, given)
+    rows = read.transform_format == "rows"
+    transform = RowTransform(function, "rows", given, {}) if rows else formatted(function, read.transform_format, given)
     output = (
         _call_on_nothing(transform, given, RowGenerator.seeded(0, 0) if draws else None) if schema is None else schema
     )
