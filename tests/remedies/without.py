@@ -7,6 +7,8 @@ from collections.abc import Mapping
 # Functions whose errors have remedies that no call of calls.py meets.
 NOT_FOLLOWED: Mapping[str, str] = {
     "executors/processes:start_context": "only on Windows",
+    "sequences/feature:_copy": "only on Windows: tests/without_unix.py",
+    "storage/cache:prepared": "only on Windows: tests/without_unix.py",
     "iceberg/row_ids:check_row_ids": "only of a table just upgraded to version 3: tests/iceberg",
     "loader/accelerated:check_accelerator": "only with an accelerator: tests/launchers",
     "options/workers:_check_gpu": "only with a GPU",
@@ -95,6 +97,7 @@ WITHOUT: Mapping[str, tuple[str, ...]] = {
         "values:url_of",
     ),
     "another call or program is to be changed": (
+        "row_weights/setting:set_weights",
         "api/combined:_refuse",
         "api/tables:_table_loader",
         "checkpoint/state_dict:_check_alike",
