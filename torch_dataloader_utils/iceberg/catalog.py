@@ -35,7 +35,10 @@ T = TypeVar("T")
 _METADATA = re.compile(r"(?:v(\d+)|(\d+)-.*?)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
 _HINT = "version-hint.text"
 _SHOWN = 5  # names listed in an error
-_NAMES = "Some catalogs, such as SQL ones, separate tables by the catalog's name: set its 'name' beside 'uri'."
+_NAMES = (
+    "Check the table's name. Some catalogs, such as SQL ones, also separate tables by the catalog's name: it is 'name' "
+    "beside 'uri'."
+)
 
 
 def open_table(

@@ -87,7 +87,7 @@ def _is_label(value: Any) -> bool:
 
 _class_weights = values(
     f'a dict of one column -> a dict of label -> weight from 0 to {MOST_COPIES:,}, such as {{"label": {{1: 5.0}}}}, '
-    'with strings, whole numbers, bools or None as labels, or "balanced"',
+    'with strings, whole numbers, bools or None as labels; or {"label": "balanced"}',
     _is_class_weights,
 )
 

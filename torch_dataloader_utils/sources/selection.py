@@ -155,8 +155,8 @@ def _only_format(files: Sequence[FoundFile], kinds: Sequence[str | None]) -> For
     known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in file_formats())
     raise OptionError(
         f"expected files of one supported format, found {found}. Supported: {known}. "
-        "Give format= to read those of one format, or name the files by a glob such as 'folder/*.parquet' (for a "
-        "format of your own: register_format)."
+        "Give format= to read those of one format, name the files by a glob such as 'folder/*.parquet', or combine() "
+        "such globs to read several formats (for a format of your own: register_format)."
     )
 
 
