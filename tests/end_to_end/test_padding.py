@@ -112,7 +112,7 @@ def test_one_value_is_for_all_columns_and_a_dict_for_those_it_names(data: str) -
             {"lists": {"ids": Padded(0.5)}},
             r"Padded\(0.5\) for column 'ids': expected a number that fits int32. Use",
         ),
-        ({"lists": Padded(2**31, multiple=8)}, r"fits int32. Use lists={'\*': .*, 'ids': Padded\(multiple=8\)}"),
+        ({"lists": Padded(2**31, multiple=8)}, r"fits int32. Use lists={'\*': .*, 'ids': Padded\(0, multiple=8\)}"),
         ({"lists": Padded(-1), "dtypes": {"ids": "bool"}}, "fits bool"),
         (
             {"lists": {"value": 0, "multiple": 8}},
@@ -127,7 +127,7 @@ def test_padding_that_cannot_be(data: str, options: dict[str, Any], message: str
         batches(data, **options)
 
 
-@pytest.mark.parametrize("value", [None, "0", [0], {"ids": 0}], ids=repr)
+@pytest.mark.parametrize("value", ["0", [0], {"ids": 0}], ids=repr)
 def test_what_pads_is_one_number(value: Any) -> None:
     with pytest.raises(OptionError, match=r"Padded: value=.*: expected a number"):
         Padded(value)
@@ -168,3 +168,14 @@ def test_datasets_of_a_combination_are_padded_alike(data: str) -> None:
     loader = combine([ones, ones], batch_size=12)
     (batch,) = loader
     assert batch["ids"]["values"][1].tolist() == [1] * 5
+
+
+def test_labels_are_padded_with_what_losses_leave_out_unless_a_value_says_otherwise(data: str) -> None:
+    ids = [[1, 2, 3], [], [4], []]
+    (batch, _) = batches(data, lists="padded")
+    assert [row[:2] for row in batch["labels"]["values"].tolist()] == [[1, 2], [-100, -100], [4, -100], [-100, -100]]
+    assert batch["ids"]["values"][:, 0].tolist() == [row[0] if row else 0 for row in ids]
+    (batch, _) = batches(data, lists=Padded(0))
+    assert batch["labels"]["values"][1].tolist() == [0, 0, 0]
+    (batch, _) = batches(data, lists="padded", dtypes={"labels": "float32"})
+    assert batch["labels"]["values"][1].tolist() == [0, 0, 0]

@@ -68,7 +68,7 @@ def error_of(name: str) -> str:
         ("buffer_size", "use shuffle_buffer_size."),
         ("packing", "use pack=2048, which packs documents"),
         ("pad_to_multiple_of", "use lists=Padded(multiple=8)."),
-        ("padding_value", "use lists=Padded(-100), or lists={"),
+        ("padding_value", "use lists='padded', which fills up labels with -100"),
         ("epochs", "one loop over the loader"),
         ("progress_bar", "show_progress=True"),
         ("aws_access_key_id", "storage_options="),

@@ -27,6 +27,7 @@ from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.options.by_column import ALL, Leaves, leaves, with_leaf, without_leaf
 from torch_dataloader_utils.options.lists import Padded
 from torch_dataloader_utils.options.nulls import Fill
+from torch_dataloader_utils.options.packing import IGNORED, LABELS
 from torch_dataloader_utils.options.strings import Codes, codes_in
 from torch_dataloader_utils.printing import shown
 
@@ -354,8 +355,14 @@ def _with_form(field: _Field, leaf: Leaf, asked: _Asked) -> Leaf:
     if not isinstance(padded, Padded):
         return replace(leaf, layout=form)
     zeros = use("pads it with 0", lists=with_leaf(given, "ragged", field.key, padded.replace(value=0)))
-    value = pad_value(f"{padded!r} for column {field.key!r}", padded.value, leaf.element.dtype, zeros)
+    filled = _usual_pad(field, leaf) if padded.value is None else padded.value
+    value = pad_value(f"{padded!r} for column {field.key!r}", filled, leaf.element.dtype, zeros)
     return replace(leaf, layout=Padding(value, padded.multiple))
+
+
+def _usual_pad(field: _Field, leaf: ListLeaf) -> int:
+    """What lists are filled up with: labels with what losses leave out, as packed ones are, all others with 0."""
+    return IGNORED if field.key == LABELS and leaf.element.dtype.kind == "i" else 0
 
 
 def pad_value(where: str, value: Any, dtype: np.dtype[Any], *remedies: Remedy) -> Any:

@@ -433,7 +433,7 @@ _STOP = "use stop='first' (until the first dataset ends) or stop='all' (until ea
 _PACK = "use pack=2048, which packs documents into sequences of so many tokens."
 _STRATEGY = "use pack=2048, which keeps documents whole, or pack=Pack(2048, method='wrap'), which cuts one stream."
 _PAD = (
-    "use lists=Padded(-100), or lists={'*': 'padded', 'labels': Padded(-100)} by column, "
+    "use lists='padded', which fills up labels with -100 and others with 0, or lists=Padded(-100), "
     "or pack=Pack(2048, pad={'labels': -100})."
 )
 _BAR = "use show_progress=True, which shows a bar for each epoch."

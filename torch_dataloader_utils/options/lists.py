@@ -18,10 +18,10 @@ class Padded(Value):
         OptionError: a field cannot have this value.
     """
 
-    value: float = setting(
-        default=0,
-        check=values("a number", lambda value: isinstance(value, (int, float))),
-        doc="what fills up shorter lists, such as -100",
+    value: float | None = setting(
+        default=None,
+        check=values("a number or None", lambda value: value is None or isinstance(value, (int, float))),
+        doc='what fills up shorter lists, such as -1; None: 0, and -100 for integers of a column "labels"',
         kw_only=False,
     )
     multiple: int = setting(
