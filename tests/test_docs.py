@@ -193,7 +193,7 @@ SEARCHED = {
     "sigterm": "cookbook/preemption",
     "preemption": "cookbook/preemption",
     "sft": "trainers",
-    "chat": "llm-training",
+    "chat": "chats",
     "inference": "cookbook/inference",
     "trainpipeline": "cookbook/recommender",
     "torchmetrics": "cookbook/evaluation",

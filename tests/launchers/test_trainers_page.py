@@ -1,4 +1,4 @@
-"""The programs of the page on trainers of language models, one by one, after the one that writes what they read."""
+"""The programs of the pages on trainers of language models, one by one, after the one that writes what they read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests import forkrun
 from tests.launchers.pages import programs
 
-PAGE = programs("trainers.md")
+PAGE = programs("trainers.md") + programs("deepspeed-fsdp.md")
 NEEDED = ("transformers", "trl", "torchtitan", "lightning")
 
 
