@@ -124,12 +124,12 @@ class StructuredDataset(LoaderDataset):
             filesystem: an existing fsspec or pyarrow filesystem, instead of storage_options.
             manifest: a file that caches the list of files and their footers; created if missing.
             metadata_columns: columns that name rows, "_file" and "_pos", to add.
-            cache: a local folder that caches data read from a remote store; Cache(...) says its size.
+            cache: a local folder that caches remote data; Cache(...) limits its size.
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
             subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
-            fraction: a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one.
+            fraction: a sample with this share of the rows, by hash, or Sample(...); larger samples contain smaller ones.
             limit: only the first rows in file order, after filters.
             class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
@@ -143,7 +143,7 @@ class StructuredDataset(LoaderDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True shuffles rows, "splits" splits, "all" all, "partition" each by itself; or Shuffle(...).
+            shuffle: True: rows in windows; "splits": splits; "all": all rows; "partition": by partition; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -151,24 +151,24 @@ class StructuredDataset(LoaderDataset):
             valid_key: the batch entry that is False for repeated rows and failed ones, if there can be any.
             output_format: "torch" and "numpy" (dicts), "arrow" (record batches) or "dict" (lists).
             collate_fn: maps each finished batch to whatever the loader should yield.
-            batch_tokens: the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows.
-            pack: packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors.
+            batch_tokens: the maximum of rows * longest row in a batch, or Buckets(...); batch_size limits the rows.
+            pack: packs documents into sequences of this many tokens, or Pack(...); batches are [B, L] tensors.
             sequences: windows over time of the rows of each key, by Windows(length, order=...): [B, length] tensors.
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
-            nulls: nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column.
+            nulls: nulls where the dtype cannot hold them: raise, add a mask, drop the row, or Fill(value); or by column.
             strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
             lists: lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column.
             decimals: decimals as rounded floats, or as exact scaled integers; or by column.
             num_workers: I/O workers of a rank; None reads one shard on all cores, 0 in the calling thread.
-            worker_mode: "threads", "processes" or Processes(...): what workers are; processes need num_workers.
+            worker_mode: the kind of workers: "threads", "processes" or Processes(...); processes need num_workers.
             prefetch_bytes: the maximum size of decoded data waiting for delivery, per rank.
             pin_memory: put batches in page-locked memory, for faster copies to a GPU.
             device: put batches on "cuda", "cuda:1" or a torch.device; None and "cpu": in main memory.
             timeout: seconds to wait for a batch or a store before BatchTimeoutError; 0 waits forever.
             show_progress: a bar for each epoch and for long work at construction; "all": on all ranks.
-            progress_interval_sec: the seconds between two lines about progress where there is no bar.
+            progress_interval_sec: seconds between log lines about progress, where no bar is shown.
             follow: each pass after the first reads what was added since the pass before it; Follow(...) says how.
 
         Raises:

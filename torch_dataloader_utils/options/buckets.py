@@ -19,17 +19,17 @@ class Buckets(Value):
     """
 
     tokens: int = setting(
-        check=whole(1, _MOST_TOKENS), doc="the most tokens of a batch: its rows * its longest row", kw_only=False
+        check=whole(1, _MOST_TOKENS), doc="the maximum number of tokens in a batch: rows * longest row", kw_only=False
     )
     by: str | None = setting(
         default=None,
         check=maybe(word),
-        doc="the lists, strings or whole numbers that say how long rows are; None: the only lists",
+        doc="the column that gives the length of rows: lists, strings or whole numbers; None: the only column of lists",
     )
     long: Literal["error", "single", "drop"] = setting(
         default="error",
         check=one_of("error", "single", "drop"),
-        doc="rows with more tokens: raise, deliver each as a batch of its own, or leave out",
+        doc="rows with more tokens: raise, deliver each in a separate batch, or leave out",
     )
 
 
@@ -44,7 +44,7 @@ class BucketOptions(Checked):
         None,
         maybe(a(Buckets)),
         given="BucketsLike | None",
-        doc="the most tokens of a batch, rows * longest row, or Buckets(...); batch_size is the most rows",
+        doc="the maximum of rows * longest row in a batch, or Buckets(...); batch_size limits the rows",
     )
 
     # The fewest rows and batches of a window: among fewer, rows of similar length are rare.

@@ -29,7 +29,7 @@ class Cache(Value):
     folder: str | os.PathLike[str] = setting(
         check=path, doc="the folder; created for its owner only if it is missing", kw_only=False
     )
-    max_bytes: int | str = setting(default="10GiB", check=_size, doc="the maximum size of what it holds, in bytes")
+    max_bytes: int | str = setting(default="10GiB", check=_size, doc="the maximum size of its content, in bytes")
 
 
 CacheLike: TypeAlias = Cache | str | os.PathLike[str] | Mapping[str, Any]

@@ -78,7 +78,7 @@ class ReadOptions(Checked):
         None,
         maybe(a(Cache)),
         given="CacheLike | None",
-        doc="a local folder that caches data read from a remote store; Cache(...) says its size",
+        doc="a local folder that caches remote data; Cache(...) limits its size",
     )
     format_options: Mapping[str, Any] | None = option(
         None, mapping("option -> value"), doc='options of the file format, such as {"on_bad_lines": "skip"}'
@@ -189,7 +189,7 @@ class ConvertOptions(Checked):
         "error",
         check_nulls,
         given="NullsLike",
-        doc="nulls in columns whose dtype has none: raise, add a mask, drop the row, or Fill(value); or by column",
+        doc="nulls where the dtype cannot hold them: raise, add a mask, drop the row, or Fill(value); or by column",
     )
     strings: StringsLike = option(
         "list",
@@ -229,7 +229,7 @@ class WorkerOptions(Checked):
         "threads",
         one_of("threads", "processes"),
         given="WorkerModeLike",
-        doc='"threads", "processes" or Processes(...): what workers are; processes need num_workers',
+        doc='the kind of workers: "threads", "processes" or Processes(...); processes need num_workers',
     )
     prefetch_bytes: int | str = option(
         "256MiB", num_bytes, doc="the maximum size of decoded data waiting for delivery, per rank"
@@ -251,7 +251,7 @@ class WorkerOptions(Checked):
         doc='a bar for each epoch and for long work at construction; "all": on all ranks',
     )
     progress_interval_sec: float = option(
-        120, interval, doc="the seconds between two lines about progress where there is no bar"
+        120, interval, doc="seconds between log lines about progress, where no bar is shown"
     )
 
     def __post_init__(self) -> None:

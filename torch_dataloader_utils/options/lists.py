@@ -21,7 +21,7 @@ class Padded(Value):
     value: float | None = setting(
         default=None,
         check=values("a number or None", lambda value: value is None or isinstance(value, (int, float))),
-        doc='what fills up shorter lists, such as -1; None: 0, and -100 for integers of a column "labels"',
+        doc='the fill value of shorter lists; None: 0, and -100 for integers of a column "labels"',
         kw_only=False,
     )
     multiple: int = setting(

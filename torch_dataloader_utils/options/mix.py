@@ -129,17 +129,17 @@ class Weights(Value):
     at: Literal["step", "row", "token"] = setting(
         default="step",
         check=one_of("step", "row", "token"),
-        doc="what the starts of pairs count: steps of the run, or rows (with pack tokens) of all ranks in all epochs",
+        doc="the unit of the starts: steps of the run, or rows (with pack: tokens) of all ranks since its first epoch",
     )
     unit: Literal["row", "token"] | None = setting(
         default=None,
         check=maybe(one_of("row", "token")),
-        doc="what weights are shares of; None: rows, or with pack tokens",
+        doc="the unit of the shares; None: rows, or tokens with pack",
     )
     max_repeats: float | None = setting(
         default=None,
         check=maybe(_at_least(1)),
-        doc="the most that an epoch takes of a dataset, in multiples of its rows",
+        doc="how often an epoch may repeat a dataset at most: 2.5 is two and a half times its rows",
     )
 
     def check(self) -> None:
@@ -204,7 +204,7 @@ class MixOptions(Checked):
         None,
         maybe(_weights),
         given="WeightsLike | None",
-        doc="rows of each dataset relative to the others; None: its row count; [(step, weights), ...]; Weights(...)",
+        doc="the relative share of each dataset; None: its row count; [(step, weights), ...]; Weights(...)",
     )
     weights_unit: str = option("step", keyword=False)
     weighs: str | None = option(None, keyword=False)

@@ -35,7 +35,7 @@ class Fill(Value):
 
     value: Any = setting(
         check=_filling,
-        doc="the value; for lists a number replaces nulls in them, too, a list only null lists; or a dict by column",
+        doc="the value; in lists, a number also replaces null elements, a list only null lists; or a dict by column",
         kw_only=False,
     )
 

@@ -60,20 +60,20 @@ class Pack(Value):
     long: Literal["split", "truncate", "drop", "error"] = setting(
         default="split",
         check=one_of("split", "truncate", "drop", "error"),
-        doc="documents longer than L: cut them into several, keep the beginning, leave out, or raise",
+        doc="documents longer than L: cut into several, keep the beginning, leave out, or raise",
     )
     pad: float | Mapping[str, float] = setting(
         default=0,
         check=_padding,
-        doc='what fills up sequences: a number, or one by column, others 0; "labels" have -100 unless they are named',
+        doc='the fill value of sequences: a number, or a dict by column; default 0, and -100 for "labels"',
     )
     labels: str | None = setting(
-        default=None, check=maybe(word), doc='the column of whose tokens "labels" are made, where no column has them'
+        default=None, check=maybe(word), doc='the column of tokens to copy as "labels", if no column has that name'
     )
     keys: Literal["hf"] | None = setting(
         default=None,
         check=maybe(one_of("hf")),
-        doc='"hf": with the keys that models of transformers take, and no others',
+        doc='"hf": only the keys that models of transformers take',
     )
     together: bool = setting(
         default=False, check=flag, doc="packs pairs: the columns chosen_* and rejected_*, side by side"
@@ -131,7 +131,7 @@ class PackOptions(Checked):
         None,
         maybe(a(Pack)),
         given="PackLike | None",
-        doc="packs documents into sequences of so many tokens, or Pack(...); batches are [B, L] tensors",
+        doc="packs documents into sequences of this many tokens, or Pack(...); batches are [B, L] tensors",
     )
 
     # Whether tokens are cut into sequences without a count of them, as they are read; set where datasets are opened.

@@ -80,29 +80,33 @@ class Windows(Value):
         OptionError: a field cannot have this value, or two exclude each other.
     """
 
-    length: int = setting(check=whole(1, _MOST_ROWS), doc="the rows of the past, with the anchor (L)", kw_only=False)
-    order: str = setting(check=word, doc="the column of numbers or times by which the rows of a key follow one another")
-    by: str | Sequence[str] | None = setting(
-        default=None, check=maybe(_columns), doc="the columns that say which rows are one sequence; None: all are"
+    length: int = setting(
+        check=whole(1, _MOST_ROWS), doc="the number of past rows, including the anchor (L)", kw_only=False
     )
-    horizon: int = setting(default=0, check=whole(0, _MOST_ROWS), doc="the rows after the anchor (H)")
-    stride: int = setting(default=1, check=whole(1), doc="the rows from an anchor to the next")
+    order: str = setting(check=word, doc="the column of numbers or times that orders the rows of a key")
+    by: str | Sequence[str] | None = setting(
+        default=None, check=maybe(_columns), doc="the columns that identify a sequence; None: all rows are one"
+    )
+    horizon: int = setting(default=0, check=whole(0, _MOST_ROWS), doc="the number of rows after the anchor (H)")
+    stride: int = setting(default=1, check=whole(1), doc="the number of rows from one anchor to the next")
     pad: float | str | Mapping[str, float] | None = setting(
         default=None,
         check=maybe(_pad),
         doc='what fills windows that reach beyond their run: a number, one by column, others 0, or "edge" (the nearest '
         "row); None: there are only whole windows",
     )
-    min_length: int = setting(default=1, check=whole(1), doc="with pad, the fewest rows of a past")
-    min_horizon: int = setting(default=0, check=whole(0), doc="with pad, the fewest rows of a future")
+    min_length: int = setting(default=1, check=whole(1), doc="with pad, the minimum number of past rows")
+    min_horizon: int = setting(default=0, check=whole(0), doc="with pad, the minimum number of future rows")
     gap: float | str | None = setting(
         default=None,
         check=maybe(_gap),
-        doc='the largest step of order within a window, in its unit or as "1h"; None: any step',
+        doc='the largest step of `order` within a window, in its unit or as "1h"; None: any step',
     )
-    last: int | None = setting(default=None, check=maybe(whole(1)), doc="only the last so many windows of each run")
+    last: int | None = setting(default=None, check=maybe(whole(1)), doc="only this many last windows of each run")
     static: Sequence[str] = setting(
-        default=(), check=_static, doc="columns with one value for a window, that of its anchor; those of by always"
+        default=(),
+        check=_static,
+        doc="columns delivered once per window, with the value at its anchor; always those of `by`",
     )
     future: Sequence[str] | None = setting(
         default=None, check=maybe(_columns), doc="the columns whose rows after the anchor are delivered; None: all"

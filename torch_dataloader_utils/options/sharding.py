@@ -59,7 +59,7 @@ class Strided(Value):
     unit: Literal["row", "batch", "split_batch"] = setting(
         default="row",
         check=one_of("row", "batch", "split_batch"),
-        doc='what ranks take in turn: a row, a batch, or "split_batch": their part of a batch, which they share',
+        doc='what ranks take in turn: single rows, whole batches, or with "split_batch" equal parts of each batch',
         kw_only=False,
     )
 

@@ -57,7 +57,7 @@ class Appended(Value):
     non_appends: Literal["error", "ignore"] = setting(
         default="error", check=one_of("error", "ignore"), doc=_NON_APPENDS
     )
-    seed: int = setting(default=0, check=whole(0), doc="the seed of what is replayed")
+    seed: int = setting(default=0, check=whole(0), doc="the seed for drawing replayed rows")
 
     def check(self) -> None:
         """Check that one end of the range is given."""
@@ -79,54 +79,54 @@ class Follow(Value):
         OptionError: a field cannot have this value.
     """
 
-    poll: float = setting(default=10, check=interval, doc="seconds between two looks for what is new", kw_only=False)
+    poll: float = setting(default=10, check=interval, doc="seconds between checks for new data", kw_only=False)
     wait: float | None = setting(
         default=None,
         check=maybe(seconds_or_zero),
-        doc="a pass that finds nothing new for so many seconds is empty; None waits",
+        doc="how long a pass waits for new data before it ends empty, in seconds; None: without limit",
     )
     after: int | str | None = setting(
         default=None,
         check=maybe(
             values("a snapshot or version, or a folder or name", lambda value: is_whole(value) or _is_name(value))
         ),
-        doc="the first pass reads what is new after it: a snapshot, or a folder or name; None: all",
+        doc="where the first pass starts: after this snapshot, folder or file name; None: everything is new",
     )
     replay: float = setting(default=0.0, check=not_below_zero, doc=_REPLAY)
     non_appends: Literal["error", "ignore"] = setting(
         default="error", check=one_of("error", "ignore"), doc=f"{_NON_APPENDS}; of tables"
     )
-    seed: int = setting(default=0, check=whole(0), doc="the seed of what is replayed")
+    seed: int = setting(default=0, check=whole(0), doc="the seed for drawing replayed rows")
     settle: float = setting(
         default=30,
         check=seconds_or_zero,
-        doc="on stores that show unfinished files, one is read once it has not changed for so many seconds; of folders",
+        doc="folders: on stores that show unfinished files, a file is read after this many seconds without a change",
     )
     marker: str | None = setting(
         default=None,
         check=maybe(values("the name of a file", lambda value: _is_name(value) and "/" not in value)),
-        doc='a file such as "_SUCCESS" in whose folder, or below, files are complete; None: no such file; of folders',
+        doc='folders: a file such as "_SUCCESS" that marks its folder, and those below, as complete; None: not used',
     )
     changed: Literal["error", "ignore"] = setting(
         default="error",
         check=one_of("error", "ignore"),
-        doc="files that change after they were read are errors, or are not read again; of folders",
+        doc="folders: files that change after they were read raise an error, or are ignored",
     )
     forget: int | None = setting(
         default=None,
         check=maybe(whole(1)),
-        doc="only the last so many folders may get files: states hold no names of others; None: all; of folders",
+        doc="folders: only this many newest folders may get new files, so states stay small; None: all folders",
     )
     max_files: int | None = setting(
-        default=None, check=maybe(whole(1)), doc="the most files of a pass; None: all that are new; of folders"
+        default=None, check=maybe(whole(1)), doc="folders: the maximum number of files in a pass; None: all new files"
     )
     max_bytes: int | str | None = setting(
-        default=None, check=maybe(num_bytes), doc="the most stored bytes of a pass, at least one file; of folders"
+        default=None, check=maybe(num_bytes), doc="folders: the maximum stored bytes in a pass, but at least one file"
     )
     rounds: AnyPath | None = setting(
         default=None,
         check=maybe(path_text),
-        doc="a folder that all ranks see, for what each pass reads; None: they agree by a process group; of folders",
+        doc="folders: a shared folder in which ranks record what each pass reads; None: they agree by a process group",
     )
 
     def check_kind(self, kind: str, *, of_files: bool) -> None:
@@ -424,14 +424,14 @@ class Iceberg(SourceValue):
     appended: AppendedLike | None = setting(
         default=None,
         check=maybe(a(Appended)),
-        doc="read only what was appended after a snapshot, as Appended(...) says",
+        doc="read only rows appended after a snapshot: Appended(...)",
     )
     follow: FollowLike = setting(
         default=False,
         check=following,
         doc=_FOLLOW,
     )
-    scan_filter: Any = setting(default=None, doc="rules out files and row groups like filters, but drops no single row")
+    scan_filter: Any = setting(default=None, doc="skips files and row groups as filters do, but drops no single row")
     metadata_columns: Sequence[str] = setting(
         default=(), check=_metadata_columns, doc='columns such as "_file" and "_pos" to add'
     )

@@ -47,7 +47,9 @@ class Codes(Value):
         kw_only=False,
     )
     unknown: Literal["error"] | int = setting(
-        default="error", check=_unknown, doc="what a value outside of it becomes: an UnknownValueError, or this code"
+        default="error",
+        check=_unknown,
+        doc="the code of values outside the vocabulary; or they raise an UnknownValueError",
     )
 
 

@@ -130,7 +130,7 @@ class Subsets(Value):
     """
 
     shares: Mapping[str, float] = setting(
-        check=_subsets_of, doc="the weight of each subset, by name; in the order of the names", kw_only=False
+        check=_subsets_of, doc="the weight of each subset, by name, in the order of the names", kw_only=False
     )
     by: str | Sequence[str] | None = setting(
         default=None,
@@ -142,7 +142,7 @@ class Subsets(Value):
         check=_unit,
         doc="what stays together in a subset; 'segment' and 'file' skip the rows of other subsets",
     )
-    seed: int = setting(default=0, check=whole(), doc="another seed makes other subsets")
+    seed: int = setting(default=0, check=whole(), doc="a different seed gives different subsets")
 
     def check(self) -> None:
         """Check fields that depend on each other."""
@@ -200,7 +200,7 @@ class Sample(Value):
         OptionError: a field cannot have this value, or two exclude each other.
     """
 
-    share: float = setting(check=_fraction, doc="its share, above 0 and at most 1", kw_only=False)
+    share: float = setting(check=_fraction, doc="the share of rows, above 0 and at most 1", kw_only=False)
     by: str | Sequence[str] | None = setting(
         default=None,
         check=maybe(_columns),
@@ -210,7 +210,9 @@ class Sample(Value):
         default=None, check=maybe(_unit), doc='what stays together; None: as the subset, else "row"'
     )
     seed: int | None = setting(
-        default=None, check=maybe(whole()), doc="another seed makes another sample; None: that of the subset, else 0"
+        default=None,
+        check=maybe(whole()),
+        doc="a different seed gives a different sample; None: the seed of the subset, else 0",
     )
 
     def check(self) -> None:
@@ -248,7 +250,7 @@ class SubsetOptions(Checked):
         None,
         maybe(a(Sample)),
         given="SampleLike | None",
-        doc="a sample of this share by hash, or Sample(...); a smaller one is contained in a larger one",
+        doc="a sample with this share of the rows, by hash, or Sample(...); larger samples contain smaller ones",
     )
     limit: int | None = option(None, maybe(_limit), doc="only the first rows in file order, after filters")
 

@@ -151,7 +151,9 @@ class Transform(Value):
         doc="the form of rows in it: record batches, dicts of arrays or tensors, DataFrames, or a dict for each row",
     )
     random: bool = setting(
-        default=False, check=flag, doc="whether it draws: it is then called as f(rows, rng), with a `RowGenerator`"
+        default=False,
+        check=flag,
+        doc="whether it uses random numbers: it is then called as f(rows, rng), with a `RowGenerator`",
     )
     on_error: Literal["raise", "skip"] | Fill | Mapping[str, Any] = setting(
         default="raise",
@@ -161,7 +163,7 @@ class Transform(Value):
     max_errors: float = setting(
         default=0.01,
         check=_most,
-        doc="the most rows for which it may fail: a share of those read, but at least 10 rows, or a number",
+        doc="how many rows may fail at most: a share of the rows read (at least 10), or a number",
     )
 
     def check(self) -> None:

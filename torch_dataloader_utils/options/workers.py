@@ -29,11 +29,11 @@ class Processes(Value):
         OptionError: a field cannot have this value.
     """
 
-    persistent: bool = setting(default=True, check=flag, doc="whether they are kept between epochs", kw_only=False)
+    persistent: bool = setting(default=True, check=flag, doc="whether workers are kept between epochs", kw_only=False)
     context: Any = setting(
         default=None,
         check=start_method,
-        doc="how they start: a method of multiprocessing or its context; None: forkserver, or spawn if unavailable",
+        doc="how workers start: a method of multiprocessing or its context; None: forkserver, or spawn if unavailable",
     )
 
 
