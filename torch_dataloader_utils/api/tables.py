@@ -149,7 +149,7 @@ class TableDataset(SnapshotDataset):
             format_options: options of the file format, such as {"on_bad_lines": "skip"}.
             transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
             subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
-            fraction: a sample with this share of the rows, by hash, or Sample(...); larger samples contain smaller ones.
+            fraction: a sample of this share of the rows, by hash, or Sample(...); larger samples hold smaller ones.
             limit: only the first rows in file order, after filters.
             class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
@@ -163,7 +163,7 @@ class TableDataset(SnapshotDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True: rows in windows; "splits": splits; "all": all rows; "partition": by partition; or Shuffle(...).
+            shuffle: True: rows in windows; "splits"; "all": all rows; "partition": by partition; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -177,7 +177,7 @@ class TableDataset(SnapshotDataset):
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
-            nulls: nulls where the dtype cannot hold them: raise, add a mask, drop the row, or Fill(value); or by column.
+            nulls: nulls where the dtype holds none: raise, add a mask, drop the row, or Fill(value); or by column.
             strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
             lists: lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column.
             decimals: decimals as rounded floats, or as exact scaled integers; or by column.
@@ -303,7 +303,7 @@ class IcebergDataset(TableDataset):
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
             subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
-            fraction: a sample with this share of the rows, by hash, or Sample(...); larger samples contain smaller ones.
+            fraction: a sample of this share of the rows, by hash, or Sample(...); larger samples hold smaller ones.
             limit: only the first rows in file order, after filters.
             class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
@@ -317,7 +317,7 @@ class IcebergDataset(TableDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True: rows in windows; "splits": splits; "all": all rows; "partition": by partition; or Shuffle(...).
+            shuffle: True: rows in windows; "splits"; "all": all rows; "partition": by partition; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -331,7 +331,7 @@ class IcebergDataset(TableDataset):
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
-            nulls: nulls where the dtype cannot hold them: raise, add a mask, drop the row, or Fill(value); or by column.
+            nulls: nulls where the dtype holds none: raise, add a mask, drop the row, or Fill(value); or by column.
             strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
             lists: lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column.
             decimals: decimals as rounded floats, or as exact scaled integers; or by column.
@@ -466,7 +466,7 @@ class DeltaDataset(SnapshotDataset):
             on_error: damaged files: an error, or "skip" decodes all files once and leaves those out.
             transform: maps each Arrow record batch to another; or a list of such functions, or Transform(...).
             subset: one of the subsets that rows are split into by hash: Subsets({"train": 0.8, "val": 0.2})["train"].
-            fraction: a sample with this share of the rows, by hash, or Sample(...); larger samples contain smaller ones.
+            fraction: a sample of this share of the rows, by hash, or Sample(...); larger samples hold smaller ones.
             limit: only the first rows in file order, after filters.
             class_weights: copies of rows by label, drawn in each epoch: {"label": {1: 2.5}} or {"label": "balanced"}.
             split_bytes: the maximum decoded size of a split; None for "128MiB", or "8MiB" under a shuffle.
@@ -480,7 +480,7 @@ class DeltaDataset(SnapshotDataset):
             even: equal steps on all ranks: "drop" or "pad" rows, "sync" or Sync(...); "none": unequal, no warning.
             count_rows: count rows in a scan if files do not record them.
             steps_per_epoch: exactly this many batches on each rank in every epoch.
-            shuffle: True: rows in windows; "splits": splits; "all": all rows; "partition": by partition; or Shuffle(...).
+            shuffle: True: rows in windows; "splits"; "all": all rows; "partition": by partition; or Shuffle(...).
             shuffle_seed: the seed of all orders; the same on every rank.
             shuffle_buffer_size: rows per window; without shuffle, rows mix with their neighbours only.
             batch_size: rows per batch.
@@ -494,7 +494,7 @@ class DeltaDataset(SnapshotDataset):
             stack: columns to join into one [B, k] tensor: {"key": ["column", ...]}.
             jagged: columns of lists to join as in a KeyedJaggedTensor: {"key": ["column", ...]}.
             dtypes: casts: "float32" for all floats, or {"column" or "float64": dtype or its name}.
-            nulls: nulls where the dtype cannot hold them: raise, add a mask, drop the row, or Fill(value); or by column.
+            nulls: nulls where the dtype holds none: raise, add a mask, drop the row, or Fill(value); or by column.
             strings: strings as lists, as bytes with offsets, or as "codes" of a vocabulary, Codes(...); or by column.
             lists: lists of varying length: values with offsets, nested tensors, or padded, Padded(...); or by column.
             decimals: decimals as rounded floats, or as exact scaled integers; or by column.

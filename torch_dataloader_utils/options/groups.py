@@ -189,7 +189,7 @@ class ConvertOptions(Checked):
         "error",
         check_nulls,
         given="NullsLike",
-        doc="nulls where the dtype cannot hold them: raise, add a mask, drop the row, or Fill(value); or by column",
+        doc="nulls where the dtype holds none: raise, add a mask, drop the row, or Fill(value); or by column",
     )
     strings: StringsLike = option(
         "list",

@@ -95,7 +95,7 @@ class ShuffleOptions(Checked):
         False,
         _shuffle,
         given="ShuffleLike",
-        doc='True: rows in windows; "splits": splits; "all": all rows; "partition": by partition; or Shuffle(...)',
+        doc='True: rows in windows; "splits"; "all": all rows; "partition": by partition; or Shuffle(...)',
     )
     shuffle_seed: int = option(42, whole(), doc="the seed of all orders; the same on every rank")
     shuffle_buffer_size: int | None = option(

@@ -250,7 +250,7 @@ class SubsetOptions(Checked):
         None,
         maybe(a(Sample)),
         given="SampleLike | None",
-        doc="a sample with this share of the rows, by hash, or Sample(...); larger samples contain smaller ones",
+        doc="a sample of this share of the rows, by hash, or Sample(...); larger samples hold smaller ones",
     )
     limit: int | None = option(None, maybe(_limit), doc="only the first rows in file order, after filters")
 
