@@ -242,7 +242,12 @@ def _as_is(batch: Any) -> Any:
             "'as_of' belongs to what a part reads: Iceberg(table, as_of=...) or Delta(table, as_of=...).",
         ),
         ({}, {"pack": 8, "lists": "padded"}, OptionError, "lists='padded' with pack"),
-        ({}, {"even": "drop", "batch_tokens": 8, "count_rows": True}, CountsRequiredError, "batch_tokens cuts batches"),
+        (
+            {},
+            {"even": "drop", "batch_tokens": 8, "count_rows": True},
+            OptionError,
+            "even='drop' with a mix by batch_tokens",
+        ),
     ],
     ids=str,
 )

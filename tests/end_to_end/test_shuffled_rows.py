@@ -144,7 +144,7 @@ def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog
     path = write(tmp_path / "data.parquet", 6000, 1000)
     with caplog.at_level(logging.WARNING):
         epochs(path, [0, 1], split_rows=1000, shuffle=Shuffle(window_bytes="20kB"))
-    (record,) = [record for record in caplog.records if "splits at a time" in record.message]
+    (record,) = [record for record in caplog.records if "shuffle window holds" in record.message]
     assert "each shuffle window holds 2 of 6 splits" in record.message
     assert "Increase window_bytes" in record.message
     caplog.clear()
@@ -152,26 +152,29 @@ def test_windows_of_few_large_row_groups_are_warned_about(tmp_path: Path, caplog
         epochs(path, [0], split_rows=1000)
         epochs(path, [0], split_rows=1000, shuffle=Shuffle("nearby", window_rows=100, open_splits=2))  # as asked
         epochs(path, [0], split_rows=3000, shuffle=Shuffle(window_bytes="1kB"))  # there are no more
-    assert "splits at a time" not in caplog.text
+    assert "shuffle window holds" not in caplog.text
 
 
 def test_workers_that_read_few_splits_each_are_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "data.parquet", 6000, 1000)
     with caplog.at_level(logging.WARNING):
         epochs(path, [0, 1], split_rows=1000, num_workers=3)
-    (record,) = [record for record in caplog.records if "splits at a time" in record.message]
+    (record,) = [record for record in caplog.records if "shuffle window holds" in record.message]
     assert "each shuffle window holds 2 of 6 splits: each of the 3 workers" in record.message
     assert "num_workers=None" in record.message
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         epochs(write(tmp_path / "small.parquet", 6000, 100), [0], split_rows=100, num_workers=3)
-    assert "splits at a time" not in caplog.text
+    assert "shuffle window holds" not in caplog.text
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shuffle": "row"}, "shuffle='row': expected False, True, 'rows', 'all', 'splits', 'nearby' or Shuffle"),
+        (
+            {"shuffle": "row"},
+            "shuffle='row': expected False, True, 'rows', 'all', 'splits', 'nearby', 'partition' or Shuffle",
+        ),
         ({"shuffle": 1}, "shuffle=1: expected False, True"),
         ({"shuffle": "splits", "shuffle_buffer_size": 10}, "Use shuffle=True .*, or leave out shuffle_buffer_size"),
         (

@@ -135,7 +135,7 @@ def test_a_name_without_a_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_a_name_that_is_kept_under_another_catalogs_name(numbers: Table, tmp_path: Path) -> None:
     message = error_of(lambda: open_table("ns.numbers", catalog_config=sql_config(tmp_path)), DataNotFoundError)
-    assert "'name' in catalog_config=" in message
+    assert "it is 'name' beside 'uri'" in message
 
 
 def test_a_path_and_a_catalog(numbers: Table, tmp_path: Path) -> None:

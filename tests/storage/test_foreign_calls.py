@@ -68,7 +68,16 @@ LISTED: dict[str, dict[str, str]] = {
     ),
     "storage/fsspec_client.py": {
         **dict.fromkeys(
-            ("self.info", "self.fs.find", "self.fs.info", "self.fs.cat_file", "self._client.info", "fs.ls"), TRIED
+            (
+                "self.info",
+                "self.fs.find",
+                "self.fs.info",
+                "self.fs.cat_file",
+                "self._client.info",
+                "fs.ls",
+                "self.fs.ls",
+            ),
+            TRIED,
         ),
         **dict.fromkeys(("pafs.S3FileSystem", "pafs.AwsStandardS3RetryStrategy"), BUILT),
         "self.fs.pipe_file": "`answered` in Storage.create",

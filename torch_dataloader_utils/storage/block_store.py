@@ -173,7 +173,8 @@ class BlockStore:
             with open(os.open(unfinished, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "wb") as file:
                 file.write(block)
                 file.write(seal_of(key, block))
-            os.replace(unfinished, self._path(key))
+            with self._locked():  # a listing may miss a file that is renamed meanwhile, and count too few bytes
+                os.replace(unfinished, self._path(key))
 
     def _shrink(self) -> None:
         with self._counted() as count:
@@ -181,10 +182,16 @@ class BlockStore:
                 self._count_again(count, shrink=True)
 
     @contextmanager
-    def _counted(self) -> Iterator[_Count]:
-        """The count, for this thread alone, and as it leaves it for the next one."""
+    def _locked(self) -> Iterator[int]:
+        """The file of the count, for this thread alone: nobody else counts, claims or renames blocks."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)  # it may have been removed
         with locked(os.path.join(self.folder, "count")) as descriptor:
+            yield descriptor
+
+    @contextmanager
+    def _counted(self) -> Iterator[_Count]:
+        """The count, for this thread alone, and as it leaves it for the next one."""
+        with self._locked() as descriptor:
             data = os.pread(descriptor, _COUNT.size, 0)
             count = _Count(*_COUNT.unpack(data)) if len(data) == _COUNT.size else _Count()
             if count.total < 0 or not 0 <= time.time() - count.counted < _RECOUNT_EVERY:
