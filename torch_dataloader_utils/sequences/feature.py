@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from torch_dataloader_utils.sequences.sorting import RowOrder, SortedCopy
 from torch_dataloader_utils.sequences.stage import WindowStage
 from torch_dataloader_utils.sources.agreement import sharers_of, sharing_of
 from torch_dataloader_utils.sources.source import Source, open_files, progress_over, scanning_threads, splits_of
+from torch_dataloader_utils.storage.file_locks import AVAILABLE, NEEDED
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _WORK = "finding windows"
@@ -143,10 +143,9 @@ class TimeWindows(Feature):
         """
         if self.windows.sort is None:
             return None
-        if sys.platform == "win32":
+        if not AVAILABLE:
             raise OptionError(
-                "Windows(sort=) needs a Unix system: processes share its folder by locks of files that end with their "
-                "process. Sort the data before they are read, or use WSL.",
+                f"Windows(sort=) {NEEDED} Sort the data before they are read, or use WSL.",
                 remedies=[use("reads data in order", sequences=self.windows.replace(sort=None))],
             )
         if reads_place(scan.transform):

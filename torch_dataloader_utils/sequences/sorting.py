@@ -11,10 +11,8 @@ import logging
 import os
 import shutil
 import stat
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,9 +35,7 @@ from torch_dataloader_utils.rows import I64, stable_order
 from torch_dataloader_utils.schemas.columns import top_level
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 from torch_dataloader_utils.sequences.scan import U64, TimeColumn, keys_of_rows, live_columns
-
-if sys.platform != "win32":
-    import fcntl
+from torch_dataloader_utils.storage.file_locks import locked
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 
@@ -207,7 +203,9 @@ class SortedCopy:
         """
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with _locked(self._root / f".{self.name}.lock"):
+            with locked(
+                self._root / f".{self.name}.lock", look=0.05
+            ):  # until the copy is written, however long that takes
                 if not self.is_there:
                     self._write(over)
         except OSError as error:
@@ -226,23 +224,6 @@ class SortedCopy:
             shutil.rmtree(partial, ignore_errors=True)
         seconds = time.monotonic() - began
         _LOG.info("sorted the rows of %d file(s) into %s in %.1f s", len(self._files), self.path, seconds)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """A context that one process of this machine is in at a time; the others wait until it has written the copy."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(0.05)
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave the lock with a child forked meanwhile
-        os.close(descriptor)
 
 
 def _fingerprint(spec: ScanSpec, files: Sequence[DataFile], windows: Windows, identity: str) -> str:
@@ -295,10 +276,10 @@ def _cut_again(file: Path, size: int, order: RowOrder) -> Spread | None:
     """The rows of a file, spread over smaller ranges; None if they have one key and one time."""
     with pa.memory_map(str(file)) as mapped:
         reader = pa.ipc.open_file(mapped)
-        keys, times = zip(*(_sampled(reader, place, order) for place in range(reader.num_record_batches)), strict=True)
-        cuts = RangeCuts.of_sample(np.concatenate(keys), np.concatenate(times), min(_MOST_FILES, -(-size // SHARE)))
-        all_keys, all_times = np.concatenate(keys), np.concatenate(times)
-        if len(np.unique(cuts.ranges(all_keys, all_times))) < 2:
+        sampled = (_sampled(reader, place, order) for place in range(reader.num_record_batches))
+        keys, times = (np.concatenate(parts) for parts in zip(*sampled, strict=True))
+        cuts = RangeCuts.of_sample(keys, times, min(_MOST_FILES, -(-size // SHARE)))
+        if len(np.unique(cuts.ranges(keys, times))) < 2:
             return None
         folder = file.with_name(f"{file.name}-again")
         folder.mkdir()

@@ -12,7 +12,6 @@ import logging
 import mmap
 import os
 import stat
-import sys
 import time
 import weakref
 import zlib
@@ -20,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import reduce
 from itertools import islice, pairwise
+from math import inf
 from typing import TypeAlias
 
 import numpy as np
@@ -27,16 +27,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError
+from torch_dataloader_utils.storage.file_locks import AVAILABLE, acquire
 from torch_dataloader_utils.storage.waiting import limit
-
-if sys.platform != "win32":
-    import fcntl
 
 _LOG = logging.getLogger("torch_dataloader_utils")
 _FOLDER = "/dev/shm"
 _SCHEMA = pa.schema({"footer": pa.large_binary()})
 _LEFT = 3600  # seconds after which a file that nobody holds is removed
-_LOOK = 0.02  # seconds between two tries to get a lock
 _SHARE = 4  # a file takes at most this part of the free memory there
 
 _BATCH = 256  # footers written at a time
@@ -55,7 +52,7 @@ def shared_footers(name: str, count: int, make: Make, folder: str = _FOLDER) -> 
             as the time limit of this context. Its errors are raised.
         folder: of files in memory.
     """
-    if sys.platform == "win32":  # has no locks that end with their process
+    if not AVAILABLE:
         return None
     _remove_left(folder)
     path = os.path.join(folder, f"{_prefix()}{name}")
@@ -67,16 +64,16 @@ def shared_footers(name: str, count: int, make: Make, folder: str = _FOLDER) -> 
             return None
         kept = False
         try:
-            if not _is_private(file) or not _locked(file, fcntl.LOCK_SH):
+            if not _is_private(file) or not _locked(file, shared=True):
                 return None
             # The one that finds it unfinished locks it alone; by then, another one may have written it.
-            if _holds_name(file) and not _is_finished(file) and not _locked(file, fcntl.LOCK_EX):
+            if _holds_name(file) and not _is_finished(file) and not _locked(file):
                 return None
             if not _holds_name(file):
                 continue  # the last process that held it has removed it
             if not _is_finished(file) and not _written(file, path, count, make):
                 return None
-            fcntl.flock(file, fcntl.LOCK_SH)
+            acquire(file, shared=True)
             kept = True
             return _mapped(file, path)
         finally:
@@ -94,19 +91,13 @@ def _is_private(file: int) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
-def _locked(file: int, kind: int) -> bool:
+def _locked(file: int, *, shared: bool = False) -> bool:
     """Lock a file; False if another process has held it for too long."""
-    most, began = limit(), time.monotonic()
-    while True:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if most and time.monotonic() - began > most:
-                _LOG.warning("another process has been reading footers for %.0f s: this one reads them, too", most)
-                return False
-            time.sleep(_LOOK)
-        else:
-            return True
+    most = limit() or inf
+    if acquire(file, shared=shared, most=most):
+        return True
+    _LOG.warning("another process has been reading footers for %.0f s: this one reads them, too", most)
+    return False
 
 
 def _holds_name(file: int) -> bool:
@@ -212,8 +203,7 @@ def _let_go(file: int, path: str, pid: int) -> None:
 
 def _remove_unheld(file: int, path: str) -> None:
     with suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(file).st_nlink:
+        if acquire(file, most=0) and os.fstat(file).st_nlink:
             os.unlink(path)
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,10 +22,8 @@ from itertools import accumulate
 import numpy as np
 
 from torch_dataloader_utils.storage.cache_plans import kept_since
+from torch_dataloader_utils.storage.file_locks import locked
 from torch_dataloader_utils.storage.locks import ForkLock
-
-if sys.platform != "win32":
-    import fcntl
 
 # Why not a library: diskcache verifies no checksums and keeps what killed writers leave behind, and its SQLite
 # connections must not be open while a process forks; fsspec's caches have no size limit.
@@ -185,7 +182,7 @@ class BlockStore:
     def _locked(self) -> Iterator[int]:
         """The file of the count, for this thread alone: nobody else counts, claims or renames blocks."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)  # it may have been removed
-        with locked(os.path.join(self.folder, "count")) as descriptor:
+        with locked(os.path.join(self.folder, "count"), most=_BUSY, look=0.001) as descriptor:
             yield descriptor
 
     @contextmanager
@@ -347,28 +344,3 @@ def _block_files(folder: str) -> Iterator[BlockFile]:
                     with suppress(FileNotFoundError):  # renamed meanwhile
                         facts, unfinished = entry.stat(follow_symlinks=False), match["unfinished"] is not None
                         yield BlockFile(facts.st_mtime, facts.st_size, entry.path, match["file"], unfinished)
-
-
-@contextmanager
-def locked(path: str) -> Iterator[int]:
-    """A descriptor of the file (created if needed), locked against all other threads and processes.
-
-    Raises:
-        TimeoutError: another process has held the lock for too long; it may be suspended.
-    """
-    descriptor, end = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), time.monotonic() + _BUSY
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TimeoutError(
-                        f"another process has held {path} for {_BUSY:.0f} s; it may be suspended"
-                    ) from None
-            time.sleep(0.001)
-        yield descriptor
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave the lock with a child forked meanwhile
-        os.close(descriptor)

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import stat
-import sys
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from torch_dataloader_utils.options.cache import Cache
 from torch_dataloader_utils.redaction import printable
 from torch_dataloader_utils.storage.block_store import block_store
 from torch_dataloader_utils.storage.cache_plans import CachePlan
+from torch_dataloader_utils.storage.file_locks import AVAILABLE, NEEDED
 from torch_dataloader_utils.storage.remote import LONGEST, REMOTE_GAP, Fetch, Range, coalesced, cut
 
 _LOG = logging.getLogger("torch_dataloader_utils")
@@ -38,12 +38,8 @@ def prepared(cache: Cache) -> Cache:
     Raises:
         OptionError: the folder cannot be written to, or by other users too, or belongs to one; or this is Windows.
     """
-    if sys.platform == "win32":
-        raise OptionError(
-            "cache= needs a Unix system: processes share its folder by locks of files that end with their process. "
-            "Leave it out, or use WSL.",
-            remedies=[use(cache=None)],
-        )
+    if not AVAILABLE:
+        raise OptionError(f"cache= {NEEDED} Leave it out, or use WSL.", remedies=[use(cache=None)])
     folder = os.path.abspath(os.path.expanduser(cache.folder))
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

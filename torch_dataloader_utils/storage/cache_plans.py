@@ -10,15 +10,13 @@ from __future__ import annotations
 import os
 import re
 import struct
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from weakref import finalize
 
-if sys.platform != "win32":
-    import fcntl
+from torch_dataloader_utils.storage.file_locks import acquire, release
 
 # A block that this many passes over the same data have not used is one that they do not read, such as other columns.
 PASSES = 4
@@ -73,7 +71,7 @@ class CachePlan:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         held = finalize(self, _release, descriptor, path, self._pid)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            acquire(descriptor)
             with open(descriptor, "wb", closefd=False) as file:
                 file.write(_SINCE.pack(self._since) + bytes.fromhex("".join(self._files)))
         except BaseException:
@@ -131,9 +129,7 @@ def _live(folder: str) -> Iterator[bytes]:
 
 def _is_held(descriptor: int) -> bool:
     """Whether a process has locked the file."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not acquire(descriptor, shared=True, most=0):
         return True
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    release(descriptor)
     return False
