@@ -22,7 +22,7 @@ from torch_dataloader_utils.errors import OptionError
 from torch_dataloader_utils.feature import Feature
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan
 from torch_dataloader_utils.filters.conditions import row_predicate
-from torch_dataloader_utils.filters.facts import can_be_true
+from torch_dataloader_utils.filters.facts import can_be_true, is_value
 from torch_dataloader_utils.iceberg.data_files.files import IcebergFile
 from torch_dataloader_utils.iceberg.planned import IcebergPlan, PlannedFile, PrunedFiles
 from torch_dataloader_utils.late_imports import pc
@@ -269,7 +269,7 @@ def _facts(column: pa.Field, file: ListedFile, columns: Columns) -> Iterator[pc.
     if column.name in columns.partitions:
         value = file.partition.get(column.name)
         if not pt.is_floating(column.type):  # a NaN, or either zero
-            yield place.is_null() if value is None else place == pa.scalar(value, column.type)
+            yield is_value(place, value, column.type)
         return
     name = columns.physical.get(column.name)
     if name is None:  # it names rows

@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Iterable
 from functools import cache, reduce
+from typing import Any
 
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
@@ -22,6 +23,11 @@ _STORE = LocalFileSystem()
 def is_nan(path: tuple[str, ...], kind: pa.DataType) -> pc.Expression:
     """The fact that the column at `path` is NaN."""
     return pc.field(*path) == pa.scalar(math.nan, kind)  # as a fact, this states the value
+
+
+def is_value(field: pc.Expression, value: Any, kind: pa.DataType) -> pc.Expression:
+    """The fact that the field has this value, None for null, in a column of this type."""
+    return field.is_null() if value is None else field == pa.scalar(value, kind)
 
 
 def can_be_true(expression: pc.Expression, facts: Iterable[pc.Expression], schema: pa.Schema) -> bool:

@@ -37,7 +37,7 @@ from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, Unsu
 from torch_dataloader_utils.iceberg.data_files.columns import FILE_ID, POSITION_ID, ROW_ID, SEQUENCE_ID, SHARE_ID
 from torch_dataloader_utils.iceberg.data_files.files import IcebergTable
 from torch_dataloader_utils.iceberg.metadata import OpenTable
-from torch_dataloader_utils.options.sources import SHARES
+from torch_dataloader_utils.options.sources import FILE, POSITION, SHARES
 from torch_dataloader_utils.reading.row_names import FILE_TYPE
 from torch_dataloader_utils.schemas.columns import named_columns
 from torch_dataloader_utils.sources.row_names import check_asked
@@ -66,8 +66,8 @@ _TYPES: dict[type[IcebergType], Callable[[Any], pa.DataType]] = {
 }
 # Columns that describe a row's location and history, with the ids that the specification reserves.
 METADATA_COLUMNS: Mapping[str, tuple[int, pa.DataType]] = {
-    "_file": (FILE_ID, FILE_TYPE),
-    "_pos": (POSITION_ID, pa.int64()),
+    FILE: (FILE_ID, FILE_TYPE),
+    POSITION: (POSITION_ID, pa.int64()),
     "_row_id": (ROW_ID, pa.int64()),
     "_last_updated_sequence_number": (SEQUENCE_ID, pa.int64()),
     SHARES: (SHARE_ID, pa.float32()),  # read as nulls, then set

@@ -17,7 +17,7 @@ from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
 from torch_dataloader_utils.options.buckets import Buckets
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
-from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units
+from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units, scans_of
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.source import Source
 
@@ -87,8 +87,7 @@ def length_buckets(options: Options) -> LengthBuckets | None:
 
 def _multiple(scan: ScanSpec | CombinedScan) -> int:
     """Of which the length of each padded list of a batch is one."""
-    parts = scan.scans if isinstance(scan, CombinedScan) else (scan,)
-    return math.lcm(*(part.converter.multiple for part in parts if isinstance(part, ScanSpec)))
+    return math.lcm(*(part.converter.multiple for part in scans_of(scan) if isinstance(part, ScanSpec)))
 
 
 def _length_column(buckets: Buckets, report: Mapping[str, Mapping[str, Any]]) -> str:

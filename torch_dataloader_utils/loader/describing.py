@@ -25,7 +25,7 @@ from torch_dataloader_utils.planning.plan import Plan
 from torch_dataloader_utils.planning.plan_table import window_in_words
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.printing import plural
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import scans_of
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.sources.merged import splits_in_words, subset_in_words
 from torch_dataloader_utils.sources.sorted_columns import sorted_columns
@@ -275,8 +275,7 @@ def _transforms(source: Source) -> Iterator[str]:
 
 def _scans(source: Source) -> Iterator[tuple[ScanSpec, list[DataFile]]]:
     """The scan and the files of each part."""
-    scans = source.scan.scans if isinstance(source.scan, CombinedScan) else (source.scan,)
-    for part, scan in enumerate(scans):
+    for part, scan in enumerate(scans_of(source.scan)):
         if isinstance(scan, ScanSpec):
             yield scan, [file for file in source.files if file.info.part == part]
 

@@ -26,7 +26,7 @@ from torch_dataloader_utils.packing.tokens import in_tokens, tokens_in_footers, 
 from torch_dataloader_utils.packing.uncounted import UncountedWrapping
 from torch_dataloader_utils.planning.options import PlanOptions, ReadTogether
 from torch_dataloader_utils.reading.blocks import Scan, Stage
-from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units
+from torch_dataloader_utils.reading.combined import CombinedScan, datasets_of_units, scans_of
 from torch_dataloader_utils.reading.row_count_scan import RowCounts
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.schemas.columns import available_columns, find_path, select_columns
@@ -275,7 +275,7 @@ def _checked(
     pack: Pack, scan: Scan, keys: Sequence[str], options: Options
 ) -> tuple[str | None, tuple[PackedSide, ...], dict[str, Any]]:
     """The key of the mask of real rows, what is packed, and what fills it up; checks that it can be packed."""
-    for part in scan.scans if isinstance(scan, CombinedScan) else (scan,):
+    for part in scans_of(scan):
         if isinstance(part, ScanSpec) and part.copies is not None:
             raise PACKED_CLASSES.between("class_weights", "pack")
     report, valid_key = scan.report(), _valid_key(options)
@@ -295,8 +295,7 @@ def _checked(
 
 def _names(scan: Scan) -> tuple[str, ...]:
     """The columns that name documents, in all datasets."""
-    parts = scan.scans if isinstance(scan, CombinedScan) else (scan,)
-    found = [_named(part) if isinstance(part, ScanSpec) else () for part in parts]
+    found = [_named(part) if isinstance(part, ScanSpec) else () for part in scans_of(scan)]
     return tuple(name for name in found[0] if all(name in each for each in found))
 
 
@@ -324,8 +323,7 @@ def _check_names(pack: Pack, names: Sequence[str]) -> None:
 
 def _splits_of_draws(scan: Scan) -> int | None:
     """The number of all splits, if a transform of the scan draws, so that documents are other ones in each lap."""
-    parts = scan.scans if isinstance(scan, CombinedScan) else (scan,)
-    draws = [part.draws for part in parts if isinstance(part, ScanSpec) and part.draws is not None]
+    draws = [part.draws for part in scans_of(scan) if isinstance(part, ScanSpec) and part.draws is not None]
     return draws[0].splits if draws else None
 
 

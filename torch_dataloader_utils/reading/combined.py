@@ -244,13 +244,17 @@ def _parts(pieces: Iterable[Piece]) -> set[int]:
     return {split_of(piece).file.part for piece in split_pieces(pieces)}
 
 
+def scans_of(scan: Scan) -> Sequence[Scan]:
+    """The scan of each dataset: those of a combination, or the only one."""
+    return scan.scans if isinstance(scan, CombinedScan) else (scan,)
+
+
 def most_failed(scan: Scan) -> dict[str | int | None, float]:
     """For each dataset that goes on if its transform fails for rows, how many these may be: a share, or a number.
 
     By its name or number; for a single dataset, by None.
     """
-    scans = scan.scans if isinstance(scan, CombinedScan) else (scan,)
-    rules = ((each, each.skipping) for each in scans if isinstance(each, ScanSpec))
+    rules = ((each, each.skipping) for each in scans_of(scan) if isinstance(each, ScanSpec))
     return {each.source: rule.most for each, rule in rules if rule is not None}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,19 +11,19 @@ import numpy.typing as npt
 from torch_dataloader_utils.errors import CountsRequiredError, OptionError
 from torch_dataloader_utils.hashing import hashes_of_numbers
 from torch_dataloader_utils.model import DataFile, DataFileInfo
+from torch_dataloader_utils.options.sources import FILE
 from torch_dataloader_utils.options.transform import PLACE
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import scans_of
 from torch_dataloader_utils.reading.places import PLACE_FIELD
 from torch_dataloader_utils.reading.row_count_scan import Over, Sharing, narrowed, over_segments
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.reading.task_reader import TaskReader
 from torch_dataloader_utils.row_weights.weighted import Line
+from torch_dataloader_utils.row_weights.whole_weights import as_array
 from torch_dataloader_utils.rows import I64
 from torch_dataloader_utils.sources.source import Source
 from torch_dataloader_utils.storage import usable_cores
-
-FILE = "_file"
 
 
 def given_rows(rows: Any) -> tuple[I64, I64]:
@@ -34,17 +33,13 @@ def given_rows(rows: Any) -> tuple[I64, I64]:
         OptionError: they are something else.
     """
     pair = tuple(rows) if isinstance(rows, (tuple, list)) else ()
-    codes, positions = map(_array, pair) if len(pair) == 2 else (np.zeros(0), np.zeros(1))
+    codes, positions = map(as_array, pair) if len(pair) == 2 else (np.zeros(0), np.zeros(1))
     if codes.shape != positions.shape or codes.ndim != 1 or not all(_whole(each) for each in (codes, positions)):
         raise OptionError(
             f"set_row_weights(rows={shown(rows)}): expected a pair (file codes, positions), whole numbers of shape "
             "[rows] each, as batches have them under '_file' and '_pos'."
         )
     return codes.astype(np.int64), positions.astype(np.int64)
-
-
-def _array(values: Any) -> npt.NDArray[Any]:
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 
 def _whole(values: npt.NDArray[Any]) -> bool:
@@ -179,7 +174,6 @@ def _placed(scan: ScanSpec) -> ScanSpec:
 
 
 def _scan_of(source: Source, file: DataFile) -> ScanSpec:
-    scans: Sequence[Any] = source.scan.scans if isinstance(source.scan, CombinedScan) else (source.scan,)
-    scan = scans[file.info.part]
+    scan = scans_of(source.scan)[file.info.part]
     assert isinstance(scan, ScanSpec)
     return scan

@@ -13,7 +13,7 @@ from torch_dataloader_utils.iteration.passes import Passes
 from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options, progress_of
 from torch_dataloader_utils.printing import shown
-from torch_dataloader_utils.reading.combined import CombinedScan
+from torch_dataloader_utils.reading.combined import scans_of
 from torch_dataloader_utils.reading.scan import ScanSpec
 from torch_dataloader_utils.row_weights.row_numbers import given_rows, row_numbers
 from torch_dataloader_utils.row_weights.weighted import Line, WeightedRows
@@ -66,7 +66,7 @@ def check(source: Source, options: Options) -> None:
         OptionError: another option decides how often rows are read.
         CountsRequiredError: their number is known only after reading.
     """
-    scans = source.scan.scans if isinstance(source.scan, CombinedScan) else (source.scan,)
+    scans = scans_of(source.scan)
     if any(getattr(scan, "copies", None) is not None for scan in scans):
         raise OptionError(
             f"{_CALL} with class_weights: both decide how often a row is read. Multiply the weights of rows by those "

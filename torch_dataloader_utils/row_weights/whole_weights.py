@@ -73,6 +73,11 @@ class WholeWeights:
         return hashlib.blake2b(numbers.data, digest_size=16).hexdigest()
 
 
+def as_array(values: Any, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """A list, an array or a tensor as an array, of this dtype if one is given."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype)
+
+
 def checked(values: Any, rows: int | None, of: str) -> F64:
     """Weights as float64, shape [rows].
 
@@ -85,7 +90,7 @@ def checked(values: Any, rows: int | None, of: str) -> F64:
         OptionError: they are no numbers, or are too many or too few, or one is negative, NaN or infinite.
     """
     try:
-        weights = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, np.float64)
+        weights = as_array(values, np.float64)
     except (TypeError, ValueError) as error:
         raise OptionError(f"set_row_weights({shown(values)}): expected numbers, one for each {of}.") from error
     if weights.ndim != 1 or rows not in (None, len(weights)):

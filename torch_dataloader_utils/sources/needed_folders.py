@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.filters.arrow import evaluate, filter_columns
 from torch_dataloader_utils.filters.conditions import known_predicate
-from torch_dataloader_utils.filters.facts import can_be_true
+from torch_dataloader_utils.filters.facts import can_be_true, is_value
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.options import Hive, ReadOptions
 from torch_dataloader_utils.sources.file_schema import folder_type
@@ -136,14 +135,8 @@ def _can_match(known: pa.Table, predicate: pc.Expression, kinds: pa.Schema) -> l
     """Whether a row with these values can match a filter of more columns, of each row."""
     if set(filter_columns(predicate, kinds)) <= set(known.column_names):
         return [matches is True for matches in evaluate(known, predicate).to_pylist()]
-    return [
-        can_be_true(predicate, [_fact(name, values[name], kinds) for name in values], kinds)
-        for values in known.to_pylist()
-    ]
-
-
-def _fact(name: str, value: Any, kinds: pa.Schema) -> pc.Expression:
-    return pc.field(name).is_null() if value is None else pc.field(name) == pa.scalar(value, kinds.field(name).type)
+    facts = ([is_value(pc.field(name), row[name], kinds.field(name).type) for name in row] for row in known.to_pylist())
+    return [can_be_true(predicate, of_row, kinds) for of_row in facts]
 
 
 def _name(path: str) -> str:

@@ -14,7 +14,7 @@ from torch_dataloader_utils.convert.buffers import unencoded
 from torch_dataloader_utils.convert.converter import Converter, build_converter
 from torch_dataloader_utils.errors import ColumnNotFoundError, OptionError, leave_out, use
 from torch_dataloader_utils.filters.arrow import filter_columns
-from torch_dataloader_utils.filters.facts import can_be_true
+from torch_dataloader_utils.filters.facts import can_be_true, is_value
 from torch_dataloader_utils.formats.base import Format
 from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.model import DataFile, Segment
@@ -146,10 +146,7 @@ def name_test(expression: pc.Expression | None, schema: pa.Schema, added: Collec
 
     @lru_cache(maxsize=_REMEMBERED)  # files of a writer often have equal segments
     def possible(values: tuple[tuple[str, Any], ...], first: int | None, rows: int | None) -> bool:
-        facts = [
-            pc.field(name).is_null() if value is None else pc.field(name) == pa.scalar(value, plain_type(kinds[name]))
-            for name, value in values
-        ]
+        facts = [is_value(pc.field(name), value, plain_type(kinds[name])) for name, value in values]
         if first is not None and rows is not None:
             facts += [pc.field(POSITION) >= first, pc.field(POSITION) < first + rows]
         return can_be_true(expression, facts, of_filter)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from torch_dataloader_utils.filters.arrow import filter_columns, may_name_nan, may_see_signs
-from torch_dataloader_utils.filters.facts import is_nan
+from torch_dataloader_utils.filters.facts import is_nan, is_value
 from torch_dataloader_utils.formats.parquet.footer import Footer
 from torch_dataloader_utils.late_imports import ds, pc
 from torch_dataloader_utils.schemas.merge import holds, plain_type
@@ -60,7 +60,7 @@ def row_group_pruner(expression: pc.Expression, schema: pa.Schema) -> Keep:
         if not comparable or len(nan_facts) > _MOST_NAN_COLUMNS:
             return frozenset(range(footer.metadata.num_row_groups))
         buffer = pa.py_buffer(footer.file)
-        facts = [_equals(pc.field(name), value, schema.field(name).type) for name, value in known.items()]
+        facts = [is_value(pc.field(name), value, plain_type(schema.field(name).type)) for name, value in known.items()]
 
         def matched(cases: Iterable[list[pc.Expression]]) -> frozenset[int]:
             return frozenset().union(*(_subset(buffer, expression, schema, [*facts, *case]) for case in cases))
@@ -80,10 +80,6 @@ def _has_extension(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return True
     return any(_has_extension(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _equals(field: pc.Expression, value: Any, kind: pa.DataType) -> pc.Expression:
-    return field.is_null() if value is None else field == pa.scalar(value, plain_type(kind))
 
 
 def _subset(buffer: pa.Buffer, expression: pc.Expression, schema: pa.Schema, facts: list[pc.Expression]) -> set[int]:
