@@ -348,8 +348,10 @@ class FolderSource:
         follow = self._follow if most is None else self._follow.replace(max_files=most)
         taken = next_files(self._data(storage, fresh, form), follow)
         taken = self._sound(storage, taken, found, options)
+        if not follow.replay:
+            return Round(number, taken)
         older = [files[place] for place in same] + [file for file in files if seen.is_below_floor(file.name)]
-        return Round(number, taken, replayed(number, taken, older, follow) if follow.replay else ())
+        return Round(number, taken, replayed(number, taken, older, follow))
 
     def _listed(self, read: ReadOptions, *, first: bool) -> tuple[Storage, dict[RoundFile, FoundFile]]:
         """All files whose names are those of finished data, with a marker if they need one."""
