@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from tests.launchers.conftest import EXAMPLES
-from tests.test_docs import ROOT
 
+ROOT = EXAMPLES.parent
 PROGRAMS = sorted((EXAMPLES / "programs").glob("*.py"))
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mixing.model import model_of_mixes, needs_model
+from tests.models import model as model_of
 from tests.packing.helpers import write_documents
 from torch_dataloader_utils import Buckets, Pack, Weights, combine
 from torch_dataloader_utils.errors import EmptyDatasetError, OptionError, ShardingError
@@ -82,7 +82,6 @@ def steps_of(sources: Sequence[int], size: int) -> list[Counter[int]]:
     return [Counter(sources[at : at + size]) for at in range(0, len(sources), size)]
 
 
-@needs_model
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(list(KINDS)),
@@ -106,7 +105,7 @@ def test_a_budget_is_whole_steps_of_the_run(
     by: str,
 ) -> None:
     """Equal on all ranks, without `even`, and by the model's `source(g)` over epochs."""
-    model = model_of_mixes()
+    model = model_of("mix_model")
     batch = 1 if kind == "buckets" else batch
     step = ranks * batch
     tokens = (steps * step + more * step // L) * L + more
@@ -117,7 +116,6 @@ def test_a_budget_is_whole_steps_of_the_run(
     assert found == steps_of(model.sources(model.Mix.of(weights), 0, 2 * steps * step), step)
 
 
-@needs_model
 @settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(list(KINDS)),
@@ -130,7 +128,7 @@ def test_weights_change_at_a_token_of_the_run(
     paths: dict[str, str], kind: str, first: list[int], then: list[int], at: int, ranks: int
 ) -> None:
     """A sequence, or a batch, is of the phase of its first token."""
-    model = model_of_mixes()
+    model = model_of("mix_model")
     phases = [(0, first), (at, then)]
     given = Weights([(start, dict(zip(LENGTHS, own, strict=True))) for start, own in phases], at="token")
     found = run(paths, kind, ranks, 3, weights=given, tokens_per_epoch=4 * ranks * L)
@@ -138,7 +136,6 @@ def test_weights_change_at_a_token_of_the_run(
     assert found == steps_of(model.sources(mix, 0, 12 * ranks), ranks)
 
 
-@needs_model
 @settings(max_examples=30, deadline=None)
 @given(
     weights=WEIGHTS,
@@ -150,7 +147,7 @@ def test_counted_tokens_say_how_long_an_epoch_is(
     paths: dict[str, str], weights: list[int], how: str, ranks: int, shuffle: Any
 ) -> None:
     """Each dataset once or as often as said, and its turns to the others then; or until the first or all have ended."""
-    model = model_of_mixes()
+    model = model_of("mix_model")
     own = UNITS
     options: dict[str, Any] = {"stop": how}
     if how == "repeat":

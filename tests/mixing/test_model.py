@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mixing.model import model_of_mixes, needs_model
+from tests.models import model as model_of
 from torch_dataloader_utils.mixing.curriculum import Curriculum, WeightPhase
 from torch_dataloader_utils.mixing.rows import MixRule, epoch_rows
 from torch_dataloader_utils.mixing.tree import tree_of, whole_weights
 
 WEIGHTS = st.lists(st.integers(1, 1000), min_size=1, max_size=9)
 
-pytestmark = needs_model
-
 
 @pytest.fixture(scope="module")
 def model() -> ModuleType:
-    return model_of_mixes()
+    return model_of("mix_model")
 
 
 @given(WEIGHTS, st.lists(st.integers(0, 5000), min_size=1, max_size=9))

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.mixing.model import model_of_mixes, needs_model
+from tests.models import model as model_of
 from tests.packing.helpers import documents, write_documents
 from torch_dataloader_utils import Pack, Weights, combine, merge_state_dicts
 
@@ -112,13 +112,12 @@ def check_laps(found: Iterable[Sequence], run: Run) -> None:
             assert max(of_each) - min(of_each) <= 1, (number, Counter(of_each))
 
 
-@needs_model
 @settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.generate])  # shrinking takes minutes
 @RUNS
 def test_a_run_has_the_sources_documents_and_laps_of_the_law_and_each_state_resumes(
     kind: str, lengths: Any, phases: Any, ranks: int, batch: int, steps: int, shuffle: Any, data: st.DataObject
 ) -> None:
-    model = model_of_mixes()
+    model = model_of("mix_model")
     with tempfile.TemporaryDirectory() as folder:
         paths = {}
         for name, own in zip(NAMES, lengths, strict=True):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.models import model as model_of
 from torch_dataloader_utils.row_weights import marks as module
 from torch_dataloader_utils.row_weights.marks import EpochMarks, FileDraws
 from torch_dataloader_utils.row_weights.whole_weights import WholeWeights
 from torch_dataloader_utils.seeding import derive_key, window_order
 
-PATH = Path(__file__).parents[3] / "shared" / "model" / "weights_model.py"
 VALUES = st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 1e6)), min_size=1, max_size=60).filter(lambda w: max(w) > 0)
 CUTS = st.lists(st.integers(0, 60), max_size=4)
 EPOCH = st.integers(0, 9)
@@ -64,7 +60,7 @@ def test_a_row_is_drawn_as_often_as_its_share_rounded_down_or_up(
 @given(VALUES, CUTS, NUMBER, EPOCH)
 def test_the_same_as_the_model_on_the_same_line(values: list[float], cuts: list[int], number: int, epoch: int) -> None:
     """On a line of rows in their keyed orders, each row is a segment of the model."""
-    model = _model()
+    model = model_of("weights_model")
     numbers = WholeWeights.of(np.array(values)).numbers
     draws = drawn_of(numbers, cuts, number, epoch)
     line = [
@@ -78,17 +74,6 @@ def test_the_same_as_the_model_on_the_same_line(values: list[float], cuts: list[
     found = counts_of(draws)
     assert [found[row] for row in line] == [modelled.rows_of_segment(at) for at in range(len(line))]
     assert (modelled.expected() == pytest.approx([number * numbers[row] / modelled.total for row in line])) is True
-
-
-def _model() -> ModuleType:
-    if not PATH.exists():
-        pytest.skip("the model is not on this machine")
-    spec = importlib.util.spec_from_file_location("weights_model", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    found = sys.modules["weights_model"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 @settings(deadline=None)

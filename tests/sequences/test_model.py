@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.models import model as model_of
 from tests.sequences.by_hand import make, write
 from torch_dataloader_utils import Windows
-
-PATH = Path(__file__).parents[3] / "shared/model/windows_model.py"
 
 tables = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30)), min_size=1, max_size=40)
 shapes = st.fixed_dictionaries(
@@ -65,15 +62,7 @@ def delivered(keys: list[int], times: list[int], fields: dict[str, Any], **optio
 
 @pytest.fixture(scope="module")
 def model() -> ModuleType:
-    if not PATH.exists():
-        pytest.skip("the executable model is not part of the package")
-    spec = spec_from_file_location("windows_model", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
+    return model_of("windows_model")
 
 
 @settings(max_examples=150, deadline=None)

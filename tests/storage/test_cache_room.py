@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.models import model as model_of
 from tests.storage.cache_helpers import LEAST, MIB, Remote, block_files, content, forget, put, stored_bytes
 from torch_dataloader_utils.model import DataFileInfo
 from torch_dataloader_utils.options.cache import Cache
@@ -27,7 +26,6 @@ from torch_dataloader_utils.storage.cache_plans import PASSES, CachePlan, kept_s
 from torch_dataloader_utils.storage.remote import RangeFile
 
 FORKED = multiprocessing.get_context("forkserver")
-MODEL = Path("/work/shared/model/cache_model.py")
 STRIPE = 2 * MIB  # what is read together, such as a row group
 HOUR = 3600.0
 
@@ -91,23 +89,14 @@ def test_later_epochs_hit_what_fits_and_the_first_costs_nothing(c: float, shuffl
     assert 0.9 * LEAST < stored_bytes(options) <= LEAST
 
 
-def model() -> Any:
-    spec = importlib.util.spec_from_file_location("cache_model", MODEL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["cache_model"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.skipif(not MODEL.exists(), reason="the model is not here")
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_hits_are_those_of_the_model(shuffled: bool, tmp_path: Path) -> None:
     """Two ranks of a node, in turns: the stripes that the model hits are those for which the store is not asked."""
+    model = model_of("cache_model")
     remote, options = files_of(48 * MIB), Cache(str(tmp_path), max_bytes=LEAST + 32 * 8)
     order = stripes(remote)
-    orders = list(model().epochs(len(order), 4, shuffled, 2))
-    expected = model().simulate("noevict", orders, LEAST // STRIPE)
+    orders = list(model.epochs(len(order), 4, shuffled, 2))
+    expected = model.simulate("noevict", orders, LEAST // STRIPE)
     for (hits, _, reads), numbers in zip(expected, orders, strict=True):
         before = len(remote.requests)
         epoch(remote, options, [order[number] for number in numbers])
