@@ -6,8 +6,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# A fast run while working; everything where CI is set.
-MARKED := $(if $(CI),,-m "not slow")
+# A fast run while working; what a change must pass where CI is set; with NIGHTLY what repeats it at more places, too.
+MARKED := $(if $(NIGHTLY),,-m "$(if $(CI),not nightly,not slow and not nightly)")
 # A thousand processes of the tests import the same files: compiled once, not by each of them.
 export PYTHONDONTWRITEBYTECODE :=
 # mkdocs-material advertises its successor at every build.
@@ -31,7 +31,7 @@ demo: .venv/demo
 	@echo "demo: OK (every row id was seen exactly once over the ranks, each epoch)"
 
 quick: .venv/test
-	$(PYTEST) -m "not slow" $(QUICK)
+	$(PYTEST) -m "not slow and not nightly" $(QUICK)
 	@echo "quick: OK"
 
 # For workflows, which install by themselves.

@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, settings
 from torch_dataloader_utils.redaction import known
 
 # Times depend on the machine, which others may be using: only what is wrong fails, never what is slow.
-# A test without a number of its own tries few examples while working, others on every run.
+# A test without a number of its own tries few examples while working, more on every run, many others each night.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 # The same examples on every run: a red run is the change's doing.
-settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples=100, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile("ci", parent=settings.get_profile("dev"), max_examples=40, derandomize=True, print_blob=True)
+settings.register_profile("nightly", parent=settings.get_profile("dev"), max_examples=300, print_blob=True)
+settings.load_profile("nightly" if os.environ.get("NIGHTLY") else "ci" if os.environ.get("CI") else "dev")
 
 
 # Test modules import these; what a test sends to a worker process is defined in one.
@@ -54,6 +55,16 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the secrets that earlier tests gave, which may be words of messages."""
     monkeypatch.setattr(known, "_known", {})
     monkeypatch.setattr(known, "_longest_first", ())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Leave what other modules keep out of later collections: with clients of S3, each of them took ten seconds.
+
+    (fsspec keeps a client for each set of options, which holds 50,000 objects.)
+    """
+    gc.collect()
+    gc.freeze()
 
 
 LEAK_PATIENCE = 5.0  # seconds for threads and processes to end

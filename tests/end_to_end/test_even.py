@@ -172,7 +172,7 @@ def test_repeats_are_copies(folder: str) -> None:
     assert (before >= 0).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     steps=st.integers(1, 40),
     num_ranks=st.integers(1, 4),

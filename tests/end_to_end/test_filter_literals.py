@@ -73,7 +73,7 @@ def write_files(folder: Path, cells: pa.Array, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_rows_of_files_are_those_of_plain_python(
     folders: Iterator[Path], kind: pa.DataType, data: st.DataObject
@@ -162,7 +162,7 @@ def check_table(table: Table, cells: pa.Array, condition: Condition) -> None:
 def test_rows_of_tables_are_those_of_plain_python(catalog: SqlCatalog, kind: IcebergType, partitioned: bool) -> None:
     table, cells = make_table(catalog, f"t{TABLE_KINDS.index(kind)}{partitioned:d}", kind, partitioned)
 
-    @settings(max_examples=10)
+    @settings(max_examples=5)
     @given(condition=conditions(arrow_type(kind)))
     def check(condition: Condition) -> None:
         check_table(table, cells, condition)

@@ -20,6 +20,12 @@ ROWS = 2_000
 METHODS = ("default", "fork", "forkserver", "spawn")
 
 
+def mostly(case: str, *nightly: str) -> list[Any]:
+    """Each way to start workers with a case, in CI; with further cases, in CI only the default way."""
+    more = [pytest.param(way, each, marks=pytest.mark.nightly) for each in nightly for way in METHODS[1:]]
+    return [*((way, case) for way in METHODS), *((METHODS[0], each) for each in nightly), *more]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
@@ -68,11 +74,9 @@ class Job:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
-@pytest.mark.parametrize("context", ["thread", "default", "fork", "forkserver", "spawn"])
-def test_a_signal_to_the_group_is_the_readers_to_answer(
-    folder: Path, tmp_path: Path, context: str, number: signal.Signals
-) -> None:
+@pytest.mark.parametrize(("context", "name"), [("thread", "SIGTERM"), *mostly("SIGTERM", "SIGUSR1")])
+def test_a_signal_to_the_group_is_the_readers_to_answer(folder: Path, tmp_path: Path, context: str, name: str) -> None:
+    number = signal.Signals[name]
     job = Job(context, folder, tmp_path / "out")
     job.wait_until_ready()
     os.killpg(job.process.pid, number)
@@ -92,8 +96,7 @@ def test_an_earlier_fork_server_outlives_them_too_if_it_is_told_to(folder: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["handlers", "loop"])
-@pytest.mark.parametrize("context", METHODS)
+@pytest.mark.parametrize(("context", "how"), mostly("handlers", "loop"))
 def test_signals_to_workers_and_fork_server_alone_change_nothing(
     folder: Path, tmp_path: Path, context: str, how: str
 ) -> None:
@@ -108,8 +111,7 @@ def test_signals_to_workers_and_fork_server_alone_change_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["killed", "killed, stuck workers", "SIGTERM to all, stuck workers"])
-@pytest.mark.parametrize("context", METHODS)
+@pytest.mark.parametrize(("context", "end"), mostly("killed", "killed, stuck workers", "SIGTERM to all, stuck workers"))
 def test_all_end_with_the_reader(folder: Path, tmp_path: Path, context: str, end: str) -> None:
     job = Job(context, folder, tmp_path / "out", "stuck" if "stuck" in end else "handlers")
     job.wait_until_ready()

@@ -63,7 +63,7 @@ def read(path: Path, **format_options: Any) -> int:
     return sum(len(batch["id"]) for batch in loader)
 
 
-@pytest.mark.parametrize("mib", [160, pytest.param(2048, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mib", [160, pytest.param(2048, marks=pytest.mark.nightly)])
 def test_a_small_file_that_expands_to_much_text_is_read_in_bounded_memory(tmp_path: Path, mib: int) -> None:
     path, lines = tmp_path / "f.csv.gz", b"1,2.5,3,abcdefghij\n" * (MIB // 19)
     with gzip.open(path, "wb", 6) as sink:

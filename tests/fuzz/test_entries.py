@@ -70,7 +70,7 @@ def options_of(call: Any, name: str, make: Callable[..., tuple[Any, Any]]) -> It
                 yield f"{name} {option}={value}", lambda given=given: few(make(**given))  # type: ignore[misc]
 
 
-SHARE = 1 if os.environ.get("ALL_ENTRIES") else 7
+SHARE = 1 if os.environ.get("ALL_ENTRIES") else 13
 
 
 def test_options_of_files(data: Path) -> None:

@@ -256,23 +256,28 @@ def kept_and_needed(table, places, rows, filters):
     return set(names_of(plan)), {name for name, inside in places.items() if inside & set(matching)}
 
 
+def half_of(filters, request):
+    """Every second filter, the other ones for the next table: each filter meets partitions of several kinds."""
+    return filters[list(SPECS).index(request.node.callspec.params["planned_table"]) % 2 :: 2]
+
+
 @pytest.mark.parametrize("planned_table", SPECS, indirect=True)
-def test_pruning_loses_no_row_that_pyarrow_keeps(planned_table):
+def test_pruning_loses_no_row_that_pyarrow_keeps(planned_table, request):
     table, places, rows = planned_table
     draw = random.Random(5)
     joined = [
         draw.choice([a & b, a | b, ~(a & b), ~(a | b), a & ~b]) for a, b in (draw.sample(LEAVES, 2) for _ in range(40))
     ]
     pruned = 0
-    for expression in [*LEAVES, *(~leaf for leaf in LEAVES), *joined]:
+    for expression in half_of([*LEAVES, *(~leaf for leaf in LEAVES), *joined], request):
         kept, needed = kept_and_needed(table, places, rows, expression)
         assert needed <= kept, f"{expression} loses {needed - kept}"
         pruned += len(places) - len(kept)
-    assert pruned > 15 * len(places)  # of about 150 filters: it is no empty promise
+    assert pruned > 7 * len(places)  # of about 75 filters: it is no empty promise
 
 
 @pytest.mark.parametrize("planned_table", SPECS, indirect=True)
-def test_pruning_by_predicates_loses_no_row(planned_table):
+def test_pruning_by_predicates_loses_no_row(planned_table, request):
     table, places, rows = planned_table
     draw = random.Random(6)
     joined = [
@@ -280,11 +285,11 @@ def test_pruning_by_predicates_loses_no_row(planned_table):
         for a, b in (draw.sample(PREDICATES, 2) for _ in range(40))
     ]
     pruned = 0
-    for filters in [*PREDICATES, *(ice.Not(leaf) for leaf in PREDICATES), *joined, *TUPLES]:
+    for filters in half_of([*PREDICATES, *(ice.Not(leaf) for leaf in PREDICATES), *joined, *TUPLES], request):
         kept, needed = kept_and_needed(table, places, rows, filters)
         assert needed <= kept, f"{filters} loses {needed - kept}"
         pruned += len(places) - len(kept)
-    assert pruned > 20 * len(places)
+    assert pruned > 10 * len(places)
 
 
 @pytest.mark.parametrize("planned_table", ["numbers", "text", "times"], indirect=True)

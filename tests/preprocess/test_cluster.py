@@ -48,7 +48,7 @@ def ran(scenario: str, data: Path, out: Path, ranks: int) -> list[dict[str, Any]
     return run_ranks(JOBS, [scenario, str(data), str(out)], out, ranks)
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("ranks", [*(pytest.param(few, marks=pytest.mark.nightly) for few in (1, 2)), 3])
 def test_ranks_find_what_one_machine_finds(data: Path, tmp_path: Path, ranks: int) -> None:
     alone, filtered = fitted(str(data)), fitted(str(data), filters=[("label", "==", 1)])
     exact = fitted(str(data), quantiles="exact")
@@ -99,7 +99,7 @@ def test_an_error_on_one_rank_ends_all(data: Path, tmp_path: Path) -> None:
         assert rank["well"]["digest"] == fitted(str(data))["digest"]
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(count, marks=pytest.mark.nightly) for count in (1, 3))])
 def test_ranks_grow_as_one_machine_does(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:

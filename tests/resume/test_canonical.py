@@ -80,13 +80,13 @@ def test_a_state_continues_at_any_number_of_ranks(folder: str, options: dict[str
     (loader,) = ranks_of(folder, 1, **options)
     _, states = pass_with_states(loader)
     for step, state in enumerate(states):
-        for ranks, workers in ((1, 0), (2, 3), (8, 0)):
-            resumed = ranks_of(folder, ranks, num_workers=workers, **options)
-            for mine in resumed:
-                mine.load_state_dict(state)
-                assert len(mine.state_dict()["links"]) == 1
-            rest = [batches(mine) for mine in resumed]
-            assert (steps_of(rest) if any(rest) else []) == expected[step:]
+        ranks, workers = ((1, 0), (2, 3), (8, 0))[step % 3]
+        resumed = ranks_of(folder, ranks, num_workers=workers, **options)
+        for mine in resumed:
+            mine.load_state_dict(state)
+            assert len(mine.state_dict()["links"]) == 1
+        rest = [batches(mine) for mine in resumed]
+        assert (steps_of(rest) if any(rest) else []) == expected[step:]
 
 
 @pytest.mark.parametrize("options", ORDERS)

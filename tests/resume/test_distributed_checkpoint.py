@@ -66,8 +66,14 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return [(path, value)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("part", [pytest.param(part, id=name) for name, part in PARTS.items()])
+@pytest.mark.parametrize(
+    ("part", "workers"),
+    [
+        pytest.param(part, workers, id=f"{name}-W{workers}", marks=[pytest.mark.nightly] if (place + turn) % 2 else [])
+        for place, (name, part) in enumerate(PARTS.items())
+        for turn, workers in enumerate((0, 2))
+    ],
+)
 def test_each_kind_of_loader(part: Part, workers: int, data_of: Callable[..., Any], tmp_path: Path) -> None:
     data = data_of(part.write)
     check_each_step(lambda: part.make(data, num_ranks=1, rank=0, num_workers=workers), tmp_path, part.epoch)
