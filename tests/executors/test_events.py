@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.patience import tried_thrice
 from torch_dataloader_utils import BlockEvent, PassEvent, Processes, StructuredDataset
 from torch_dataloader_utils.events import Event
 
@@ -201,6 +202,7 @@ def test_a_pass_is_reported_once_when_it_is_over(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("executor", ONE, ids=["in-line", "pool", "thread", "process"])
+@tried_thrice
 def test_seconds_are_counted_where_they_pass(folder: Path, executor: dict[str, Any]) -> None:
     options = {"transform": slow, "filters": [("x", ">=", 0.0)], "shuffle_buffer_size": 150}
     loader, dataset, observer = observed(folder, **options, **executor)
@@ -239,6 +241,7 @@ class SlowStore(DirFileSystem):  # type: ignore[misc]
         return super().cat_file(path, start=start, end=end, **options)
 
 
+@tried_thrice
 def test_waiting_for_a_store_counts_as_reading(folder: Path) -> None:
     store = SlowStore(str(folder.parent), LocalFileSystem())
     loader, _, observer = observed(folder.name, filesystem=store, num_workers=0)

@@ -27,6 +27,7 @@ from tests.metrics.throttled import (
     slow_collate,
     slow_transform,
 )
+from tests.patience import tried_thrice
 from torch_dataloader_utils import BlockEvent, FileSnapshot, SnapshotCursor, TableDataset, TableFile, combine
 from torch_dataloader_utils.metrics.totals import STAGES, Totals, metrics
 
@@ -229,6 +230,7 @@ def timed(loader: Any) -> tuple[float, float]:
     return time.perf_counter() - began, trained
 
 
+@tried_thrice
 def test_in_line_all_seconds_of_the_wait_are_in_a_stage(folder: Path) -> None:
     loader, dataset = remote(folder, SlowStore, num_workers=0, transform=slow_transform, collate_fn=slow_collate)
     wall, trained = timed(loader)
@@ -245,6 +247,7 @@ def test_in_line_all_seconds_of_the_wait_are_in_a_stage(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("stack", [None, {"both": ["x"]}])
+@tried_thrice
 def test_in_line_no_second_of_a_row_shuffle_counts_twice(folder: Path, stack: Any) -> None:
     loader, dataset = remote(folder, SlowStore, num_workers=0, shuffle=True, shuffle_buffer_size=400, stack=stack)
     list(loader)
@@ -273,6 +276,7 @@ def test_processes_report_what_a_row_shuffle_takes(folder: Path, stack: Any) -> 
 
 
 @pytest.mark.parametrize("executor", [{"num_workers": 1}, {"num_workers": 1, **PROCESS}], ids=["thread", "process"])
+@tried_thrice
 def test_a_worker_that_is_always_busy_accounts_for_the_whole_time(folder: Path, executor: dict[str, Any]) -> None:
     loader, dataset = make(folder, transform=slow_transform, **executor)
     began = time.perf_counter()
@@ -288,6 +292,7 @@ def test_a_worker_that_is_always_busy_accounts_for_the_whole_time(folder: Path, 
     assert 0.9 * (wall - start) <= busy <= 1.05 * wall
 
 
+@tried_thrice
 def test_a_worker_that_waits_for_room_accounts_for_it(folder: Path) -> None:
     loader, dataset = make(folder, num_workers=1, batch_size=100, prefetch_bytes=1)
     _, trained = timed(loader)

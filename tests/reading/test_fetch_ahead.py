@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.patience import tried_thrice
 from torch_dataloader_utils import FileReadError, StructuredDataset
 from torch_dataloader_utils.events import BlockEvent
 from torch_dataloader_utils.reading.runs import FetchAhead, FileFetch
@@ -55,6 +56,7 @@ def read(fs: Any, **options: Any) -> tuple[list[int], int]:
     return [int(each) for batch in loader for each in batch["id"]], SlowStore.peak
 
 
+@tried_thrice
 def test_the_files_of_a_window_are_fetched_together(store: Any) -> None:
     ids, peak = read(store, shuffle=True)
     assert sorted(ids) == list(range(1200))
