@@ -3,13 +3,20 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "torch_dataloader_utils"
 FILES = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {file: ast.parse(text) for file, text in FILES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The parsed files, made by the first test that needs them."""
+    return {file: ast.parse(text) for file, text in FILES.items()}
+
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -66,7 +73,7 @@ def is_signature(function: Function) -> bool:
 def test_no_function_has_more_than_40_lines() -> None:
     long = {
         (file, function.name): lines_of(function)
-        for file, tree in TREES.items()
+        for file, tree in trees().items()
         for function in functions(tree)
         if lines_of(function) > 40 and not is_signature(function)
     }
@@ -75,7 +82,7 @@ def test_no_function_has_more_than_40_lines() -> None:
 
 def test_a_class_name_has_one_meaning() -> None:
     files = defaultdict(list)
-    for file, tree in TREES.items():
+    for file, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 files[node.name].append(file)
@@ -116,7 +123,7 @@ def reaches(node: ast.AST, own: frozenset[str] = frozenset()) -> Iterator[str]:
 
 
 def test_no_code_reaches_into_an_object_of_another_class() -> None:
-    found = {file: set(reaches(tree)) - PUBLIC for file, tree in TREES.items()}
+    found = {file: set(reaches(tree)) - PUBLIC for file, tree in trees().items()}
     assert {file: names for file, names in found.items() if names} == FOREIGN
 
 
@@ -139,7 +146,7 @@ def test_few_lines_import() -> None:
     lines = sum(text.count("\n") for text in FILES.values())
     imports = sum(
         (node.end_lineno or 0) - node.lineno + 1
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 
 from tests.resume.helpers import KEPT, make, write_files
 
-lightning = pytest.importorskip("lightning.pytorch")
-combined_loader = pytest.importorskip("lightning.pytorch.utilities.combined_loader")
-pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own
+# Tests import Lightning themselves: else each test process would need seconds to collect them.
+pytestmark = [
+    pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning"),
+    pytest.mark.filterwarnings("ignore"),  # Lightning's own
+]
 
 MODES = ["min_size", "max_size", "max_size_cycle", "sequential"]
 EPOCHS = 3
@@ -28,8 +31,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def combined(folders: list[str], mode: str, **options: Any) -> Any:
+    from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
     given = {"batch_size": 1, "shuffle": True, "split_rows": 2} | options
-    return combined_loader.CombinedLoader([make(folder, **given) for folder in folders], mode)
+    return CombinedLoader([make(folder, **given) for folder in folders], mode)
 
 
 def told(value: Any) -> Any:
@@ -80,23 +85,24 @@ def test_every_step_of_a_combined_loader(folders: list[str], mode: str, order: i
             assert found == [whole[epoch][step:], *whole[epoch + 1 :]], (epoch, step)
 
 
-class Recorder(lightning.LightningModule):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(()))
-        self.met: list[Any] = []
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        self.met.append((self.current_epoch, told(batch)))
-        return self.weight * 1.0
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=1e-6)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["min_size", "max_size", "max_size_cycle"])  # a Trainer has no other
 def test_a_trainer_resumes_a_combined_loader_at_every_step(folders: list[str], tmp_path: Path, mode: str) -> None:
+    from lightning import pytorch as lightning
+
+    class Recorder(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(()))
+            self.met: list[Any] = []
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:
+            self.met.append((self.current_epoch, told(batch)))
+            return self.weight * 1.0
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-6)
+
     def fit(path: Path | None = None, **more: Any) -> Recorder:
         model = Recorder()
         trainer = lightning.Trainer(
