@@ -9,7 +9,7 @@ from tests.fuzz.families import FAMILIES, REFUSED
 from tests.fuzz.tables import TABLE_FAMILIES
 
 TABLES = list(TABLE_FAMILIES)
-EACH = 24  # mutations of a family
+EACH = 42  # mutations of a family: 500 in all
 SLOWEST = 60.0  # seconds for a mutation, on a machine with other work
 LONGEST = 200.0  # seconds for two families: less than pytest's `faulthandler_timeout`, which ends the whole worker
 
