@@ -23,14 +23,25 @@ from torch_dataloader_utils.options.buckets import BucketOptions
 
 PARTS = OF_ONE | PACKED | COMBINED | TABLES
 RANKS = (1, 2, 3)
-GRID = [
-    pytest.param(part, num_ranks, num_workers, id=f"{name}-R{num_ranks}-W{num_workers}")
-    for name, part in PARTS.items()
-    for num_ranks in RANKS
-    for num_workers in (0, 2)
-    if num_ranks == 1 or not part.refused
-]
-in_all_places = pytest.mark.parametrize(("part", "num_ranks", "num_workers"), GRID)
+
+
+def grid(*nightly: tuple[int, int]) -> pytest.MarkDecorator:
+    """Each part with each number of ranks and of workers, some of them nightly."""
+    places = [
+        pytest.param(
+            *(part, num_ranks, num_workers),
+            marks=[pytest.mark.nightly] if (num_ranks, num_workers) in nightly else [],
+            id=f"{name}-R{num_ranks}-W{num_workers}",
+        )
+        for name, part in PARTS.items()
+        for num_ranks in RANKS
+        for num_workers in (0, 2)
+        if num_ranks == 1 or not part.refused
+    ]
+    return pytest.mark.parametrize(("part", "num_ranks", "num_workers"), places)
+
+
+in_all_places = grid()
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +112,7 @@ def test_ranks_together_deliver_what_the_law_says(
     check(part, epochs_of(part, loaders), whole, num_ranks)
 
 
-@in_all_places
+@grid((2, 0), (3, 2))
 def test_a_state_of_every_step_resumes_batch_for_batch(
     part: Part, num_ranks: int, num_workers: int, loader_of: Callable[..., Any]
 ) -> None:
@@ -168,7 +179,7 @@ def counts(loader: Any) -> list[float]:
     return [found.get(name, 0) for name in ("data_wait_s", "steps", "rows", "bytes_decoded", "bytes_by_pyarrow")]
 
 
-@in_all_places
+@grid((2, 0), (3, 2))
 def test_head_is_the_first_rows_of_an_epoch_and_changes_nothing(
     part: Part, num_ranks: int, num_workers: int, loader_of: Callable[..., Any]
 ) -> None:

@@ -99,17 +99,19 @@ def state_of(state: dict[str, Any]) -> Any:
     return state["epoch"], state["links"][:-1], link["options"], link["batches"], state["skip"]
 
 
-IN_THIS_PROCESS = [driver for driver in DRIVERS if driver != "processes"]
-PAIRS = covering(IN_THIS_PROCESS, [*ORDERS], [*POLICIES], [*ENDS], [*ROWS], allowed=possible)
+PAIRS = [
+    pytest.param(case, marks=[pytest.mark.slow] if case[0] == "processes" else [], id=", ".join(case))
+    for case in covering([*DRIVERS], [*ORDERS], [*POLICIES], [*ENDS], [*ROWS], allowed=possible)
+]
 TRIPLES = covering([*DRIVERS], [*ORDERS], [*POLICIES], [*ENDS], [*ROWS], strength=3, allowed=possible)
 
 
-@pytest.mark.parametrize("case", PAIRS, ids=", ".join)
+@pytest.mark.parametrize("case", PAIRS)
 def test_every_step(folder: str, case: tuple[str, ...]) -> None:
     check_every_step(folder, options_of(*case))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("case", TRIPLES, ids=", ".join)
 def test_every_step_of_every_three_options(folder: str, case: tuple[str, ...]) -> None:
     check_every_step(folder, options_of(*case))
