@@ -40,8 +40,8 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put slow tests first: one of a minute that begins last keeps the whole run waiting."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Put slow tests and whole programs first: one of a minute that begins last keeps the whole run waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None and "launchers" not in item.path.parts)
 
 
 def pytest_collection_finish() -> None:

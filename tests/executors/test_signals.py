@@ -18,6 +18,7 @@ import pytest
 JOB = Path(__file__).with_name("signals_job.py")
 ROWS = 2_000
 METHODS = ("default", "fork", "forkserver", "spawn")
+SOME_NIGHTLY = [*METHODS[:2], *(pytest.param(way, marks=pytest.mark.nightly) for way in METHODS[2:])]
 
 
 def mostly(case: str, *nightly: str) -> list[Any]:
@@ -129,7 +130,7 @@ def test_all_end_with_the_reader(folder: Path, tmp_path: Path, context: str, end
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", METHODS)
+@pytest.mark.parametrize("context", SOME_NIGHTLY)
 def test_programs_of_a_transform_end_by_sigterm_and_its_reads_do_not(
     folder: Path, tmp_path: Path, context: str
 ) -> None:
@@ -138,12 +139,12 @@ def test_programs_of_a_transform_end_by_sigterm_and_its_reads_do_not(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", METHODS)
+@pytest.mark.parametrize("context", SOME_NIGHTLY)
 def test_a_child_that_leaves_a_pass_open_ends(folder: Path, tmp_path: Path, context: str) -> None:
     assert Job(context, folder, tmp_path / "out", "left").found() == {"exitcode": 0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", METHODS)
+@pytest.mark.parametrize("context", SOME_NIGHTLY)
 def test_workers_end_if_they_are_terminated_as_children(folder: Path, tmp_path: Path, context: str) -> None:
     assert Job(context, folder, tmp_path / "out", "active").found() == {"exitcodes": [-signal.SIGKILL] * 2}
