@@ -75,7 +75,14 @@ class Job:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("context", "name"), [("thread", "SIGTERM"), *mostly("SIGTERM", "SIGUSR1")])
+@pytest.mark.parametrize(
+    ("context", "name"),
+    [
+        ("thread", "SIGTERM"),
+        pytest.param("thread", "SIGUSR1", marks=pytest.mark.nightly),
+        *mostly("SIGTERM", "SIGUSR1"),
+    ],
+)
 def test_a_signal_to_the_group_is_the_readers_to_answer(folder: Path, tmp_path: Path, context: str, name: str) -> None:
     number = signal.Signals[name]
     job = Job(context, folder, tmp_path / "out")
