@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.memory import peak_memory, restart_peak
 from tests.reading.test_shuffle import by_file, folder, inline, pieces_of, plain, shuffled, source_of, wanted_of
 from torch_dataloader_utils import StructuredDataset, seeding
 from torch_dataloader_utils.convert import converter
@@ -211,6 +213,17 @@ def test_a_pool_serves_a_request_from_a_buffer_of_up_to_twice_its_size() -> None
         assert len(array) == size
         assert pool.made == made
         del array
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
+@pytest.mark.parametrize("size", [3 << 20, 64 << 20])
+def test_what_is_leased_takes_no_memory_before_it_is_written(size: int) -> None:
+    pool, before = BufferPool(), restart_peak()
+    held = [pool.lease(size) for _ in range((192 << 20) // size)]
+    assert peak_memory() - before < 16 << 20
+    for array in held:
+        array[:] = 1
+    assert peak_memory() - before > 160 << 20
 
 
 def _size_of(array: np.ndarray[Any, Any]) -> int:

@@ -8,10 +8,11 @@ it is gone (a view keeps the lease alive as its base).
 from __future__ import annotations
 
 import math
+import mmap
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,17 @@ from torch_dataloader_utils.storage.locks import ForkLock
 _ROUND = 1 << 16  # bytes: sizes are rounded up, to this or an eighth, so that nearly equal requests share buffers
 _SHARED = 1 << 18  # bytes of a lease that several share: few enough that keeping one of them keeps little else alive
 _ALIGN = 64  # bytes: where in a lease they begin
+_MAPPED = 1 << 22  # bytes from which on numpy asks for huge pages, which take a virtual machine long to find
+_PRIVATE: dict[str, Any] = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}  # not Windows
+
+_Memory: TypeAlias = memoryview | mmap.mmap
 
 
 class _Lease(weakref.ref):  # type: ignore[type-arg]
     """A leased array, and its memory. What is called when it is gone is no Python code, in which a Ctrl-C is lost."""
 
     __slots__ = ("memory",)
-    memory: bytearray
+    memory: _Memory
 
 
 class BufferPool:
@@ -44,7 +49,7 @@ class BufferPool:
     def __init__(self) -> None:
         self._out: dict[int, _Lease] = {}  # by id
         self._returned: deque[Any] = deque()  # of these, those whose arrays are gone; appended to on any thread
-        self._idle: dict[int, list[bytearray]] = {}  # by size, the most recently used size last
+        self._idle: dict[int, list[_Memory]] = {}  # by size, the most recently used size last
         self._leased = self._most = 0  # bytes leased now, and at most
         self.idle_bytes = 0
         self._lock = ForkLock()
@@ -82,15 +87,16 @@ class BufferPool:
                 ends, at = [], 0
         return arrays
 
-    def _fresh(self, size: int) -> bytearray:
+    def _fresh(self, size: int) -> _Memory:
+        """Memory whose pages come when they are first written: a bytearray is cleared at once, holding the GIL."""
         try:
-            return bytearray(size)
-        except MemoryError:
+            return np.empty(size, np.uint8).data if size < _MAPPED else mmap.mmap(-1, size, **_PRIVATE)
+        except (MemoryError, OSError) as error:
             with self._lock:
                 self._leased -= size
-            raise
+            raise MemoryError(f"{size:,} bytes") from error
 
-    def _recycled(self, size: int) -> bytearray | None:
+    def _recycled(self, size: int) -> _Memory | None:
         """An idle buffer that fits, now leased; None if there is none, and the caller makes one of this size."""
         for _ in range(len(self._returned)):
             memory = self._out.pop(id(lease := self._returned.popleft())).memory
@@ -105,7 +111,7 @@ class BufferPool:
         self._free()
         return found
 
-    def _fitting(self, size: int) -> bytearray | None:
+    def _fitting(self, size: int) -> _Memory | None:
         """The smallest idle buffer of at least this size that is at most twice as large; None if there is none."""
         fitting = min((kept for kept in self._idle if size <= kept <= 2 * size), default=None)
         if fitting is None:
