@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import zipfile
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,44 @@ def test_numbers_are_decoded_and_put_in_order_in_one_call(
             np.testing.assert_array_equal(values.view(np.uint8), other[key].view(np.uint8))
     with pytest.raises(NullValueError, match="'flag'"):
         list(stream(str(tmp_path), columns=["flag"], shuffle=True, num_ranks=1, rank=0))
+
+
+@pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_decimals_stored_as_numbers_are_read_straight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    rng, rows = np.random.default_rng(3), 2000
+    most = 10**15 - 1
+    unscaled = np.where(rng.random(rows) < 0.1, rng.choice([0, -1, most, -most], rows), rng.integers(-most, most, rows))
+    kinds = {"price": (15, 2), "whole": (15, 0), "small": (15, 15), "long": (18, 4), "short": (9, 3)}
+    columns = {}
+    for name, (digits, scale) in kinds.items():
+        values = [Decimal(int(value)).scaleb(-scale) for value in unscaled % 10**digits * np.sign(unscaled)]
+        mask = rng.random(rows) < 0.2
+        columns[name] = pa.array(values, pa.decimal128(digits, scale), mask=None if name == "whole" else mask)
+    for part in range(3):
+        pq.write_table(
+            pa.table(columns), tmp_path / f"{part}.parquet", row_group_size=700, store_decimal_as_integer=True
+        )
+    moved: list[int] = []
+    deliver = straight.deliver
+    monkeypatch.setattr(
+        straight, "deliver", lambda columns, *given: moved.append(len(columns)) or deliver(columns, *given)
+    )
+    for nulls in ({}, {"price": Fill(2.5), "small": Fill(-1)}):
+        found = []
+        for engine in ("pyarrow", "auto"):
+            options = {"shuffle": shuffle, "num_ranks": 1, "rank": 0, "nulls": nulls or "error"}
+            form = {"output_format": "numpy", "format_options": {"engine": engine}}
+            loader = stream(str(tmp_path), batch_size=99, **form, **options)
+            found.append(list(loader))
+            assert bool(moved) == (engine == "auto")
+        for mine, other in zip(*found, strict=True):
+            for key, values in mine.items():
+                assert values.dtype == np.float64
+                np.testing.assert_array_equal(values.view(np.int64), other[key].view(np.int64))
+        assert sum(moved) % 3 == 0  # price, whole and small, not those that are stored in other ways
+        moved.clear()
+    with pytest.raises(NullValueError, match="'price'"):
+        list(stream(str(tmp_path), columns=["price"], nulls={"price": "error"}, shuffle=shuffle, num_ranks=1, rank=0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,20 @@ from torch_dataloader_utils.options import ConvertOptions
 from torch_dataloader_utils.options.lists import length_multiple
 from torch_dataloader_utils.printing import shown
 from torch_dataloader_utils.schemas.columns import column_at, find_path
+
+
+class StraightForm(NamedTuple):
+    """What the stored values of a column become.
+
+    Attributes:
+        dtype: of the output.
+        blank: what nulls become; None where a null is an error.
+        divisor: of values that are stored as int64; 0 for others, which are the output.
+    """
+
+    dtype: np.dtype[Any]
+    blank: Any
+    divisor: float
 
 
 @dataclass(frozen=True)
@@ -79,20 +93,17 @@ class Converter:
         return {name: element.dtype for name, element in self._scalars() if element.as_stored}
 
     @cached_property
-    def straight(self) -> dict[str, tuple[np.dtype[Any], Any]]:
-        """The columns whose stored values are those of the output, but for nulls: name -> dtype, and what nulls become.
-
-        That is None where a null is an error.
-        """
+    def straight(self) -> dict[str, StraightForm]:
+        """The columns whose stored values are those of the output, but for nulls, or its multiples, by name."""
         blanks = {
             plan.column: None if plan.nulls in ("error", "drop") else plan.leaf.element.blank
             for plan in self.plans
             if isinstance(plan.leaf, ScalarLeaf)
         }
         return {
-            name: (element.dtype, blanks[name])
+            name: StraightForm(element.dtype, blanks[name], element.divisor)
             for name, element in self._scalars()
-            if name in self.dense and (element.as_stored or element.as_bits)
+            if name in self.dense and (element.as_stored or element.as_bits or element.divisor)
         }
 
     @cached_property

@@ -67,6 +67,14 @@ class Element:
         """Whether the bits of an array's buffer are the booleans of the output."""
         return self.read == "bits" and not self.steps and self.natural == self.dtype
 
+    @property
+    def divisor(self) -> float:
+        """What the unscaled numbers of decimals are divided by, rounded once; 0.0 if that is not all."""
+        if self.read != "float_decimal" or self.steps or self.natural != self.dtype or self.factor != 1:
+            return 0.0
+        exact = 10**self.type.precision <= _EXACT and 0 <= self.type.scale <= _EXACT_SCALE
+        return float(10**self.type.scale) if exact else 0.0
+
     def meant(self, key: str, meaning: Meaning) -> Element:
         """The element whose numbers are multiplied to stand for this (see `meaning.common`), of the column `key`."""
         multiplied = self.factor * factor(meaning, self.meaning)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from torch_dataloader_utils.convert.columns import Column, Dense, Ragged, Text
-from torch_dataloader_utils.convert.converter import Converter
+from torch_dataloader_utils.convert.converter import Converter, StraightForm
 from torch_dataloader_utils.convert.leaves import ListLeaf, TensorLeaf, TextLeaf
 from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import DataLoaderUtilsError
@@ -20,6 +21,8 @@ from torch_dataloader_utils.reading.buffers import BufferPool, Scratch
 from torch_dataloader_utils.reading.runs import RunReader, SegmentRun
 
 Places = npt.NDArray[np.uint32]
+_NULL = np.iinfo(np.int64).min  # stands at nulls of decimals of at most 15 digits
+_AT_ONCE = 1 << 14  # numbers that are divided while they are in the processor's cache
 _SPARE = 1.1  # of the room for bytes of any length, above those that rows had so far
 
 
@@ -77,14 +80,17 @@ class StraightReader:
         if not chunks:
             return {}
         size, forms = rows if places is None else len(places), [self._numbers[name] for name in chunks]
-        outs = self._pool.leases([size * dtype.itemsize for dtype, _ in forms])
+        outs = self._pool.leases([size * form.dtype.itemsize for form in forms])
         found = {
-            name: Straight(own, out.view(dtype), blank)
-            for (name, own), out, (dtype, blank) in zip(chunks.items(), outs, forms, strict=True)
+            name: Straight(own, out.view(np.int64), None if form.blank is None else _NULL)
+            if form.divisor
+            else Straight(own, out.view(form.dtype), form.blank)
+            for (name, own), out, form in zip(chunks.items(), outs, forms, strict=True)
         }
         widest = 0 if places is None else max(column.out.itemsize for column in found.values())
         whole = deliver(list(found.values()), self._scratch.bytes(rows * widest), places)
-        return {name: Dense(column.out) for (name, column), each in zip(found.items(), whole, strict=True) if each}
+        read = {name: column.out for (name, column), each in zip(found.items(), whole, strict=True) if each}
+        return {name: Dense(_divided(out, self._numbers[name])) for name, out in read.items()}
 
     def _of_ragged(self, chunks: Mapping[str, Chunks], rows: int, where: str) -> dict[str, Column]:
         """The columns of bytes or lists without nulls, by name."""
@@ -136,3 +142,16 @@ class StraightReader:
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
             check_utf8(name, pa.chunked_array([pa.Array.from_buffers(pa.large_string(), rows, buffers)]), where)
         return Text(values, offsets, None, leaf.binary)
+
+
+def _divided(out: npt.NDArray[Any], form: StraightForm) -> npt.NDArray[Any]:
+    """The output of what was read; of decimals, that is their unscaled numbers, int64, which are divided in place."""
+    if not form.divisor:
+        return out
+    floats = out.view(np.float64)
+    for first in range(0, len(out), _AT_ONCE):
+        numbers = out[first : first + _AT_ONCE].astype(np.float64)
+        np.divide(numbers, form.divisor, out=floats[first : first + _AT_ONCE])
+        if form.blank is not None and (nulls := numbers == _NULL).any():
+            floats[first : first + _AT_ONCE][nulls] = form.blank
+    return floats

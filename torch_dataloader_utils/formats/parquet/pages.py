@@ -87,6 +87,12 @@ class _Form(NamedTuple):
     wide: bool
     becomes: int
 
+    @property
+    def unscaled(self) -> _Form:
+        """That of decimals stored as int64 as these numbers; of others, itself."""
+        whole = self.decimal and self.kind == _KINDS["INT64"]
+        return self._replace(decimal=False, width=8) if whole else self
+
     def offsets(self, rows: int) -> pa.Buffer:
         """Memory for the offsets of so many rows."""
         return pa.allocate_buffer((8 if self.wide else 4) * (rows + 1))
@@ -263,9 +269,12 @@ class PageDecoder:
         return {name: arrays[name] for name in forms if name in arrays}
 
     def chunks(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, Chunks]:
-        """A chunk for each of these row groups, of columns that are not codes or decimals, in a local file."""
-        forms = self._forms.of(columns).items()
-        plain = {name: form for name, form in forms if form.becomes != _CODES and not form.decimal}
+        """A chunk for each of these row groups, of columns that are not codes, in a local file.
+
+        Of decimals, only those that are stored as int64, which they then become.
+        """
+        forms = {name: form.unscaled for name, form in self._forms.of(columns).items()}
+        plain = {name: form for name, form in forms.items() if form.becomes != _CODES and not form.decimal}
         if not plain or isinstance(self._source, RemoteFile):
             return {}
         chunks, fits = self._chunks(groups, plain)
