@@ -31,8 +31,8 @@ _ARGUMENTS = {
     "tdu_into_buckets": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t, c_int),
     "tdu_within_buckets": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
     "tdu_interleave": (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t),
-    "tdu_offsets": (c_void_p, c_void_p, c_void_p, c_size_t),
-    "tdu_take_ranges": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
+    "tdu_ranges": (c_void_p, c_void_p, c_void_p, c_void_p, c_size_t),
+    "tdu_take_ranges": (c_void_p, c_void_p, c_void_p, c_size_t),
     "tdu_stack": (c_void_p, c_void_p, c_size_t, c_size_t, c_size_t),
 }
 

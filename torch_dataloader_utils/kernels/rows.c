@@ -197,26 +197,49 @@ void tdu_interleave(const uint64_t *outs, uint64_t *sources, const uint64_t *wid
 #endif
 }
 
-/* offsets[i + 1] = the bytes of the rows places[0..i]; offsets[0] = 0. */
-void tdu_offsets(int64_t *restrict offsets, const int64_t *restrict sizes, const uint32_t *restrict places,
-                 size_t rows) {
+/* starts[i] = the address of row places[i], offsets[i + 1] = the bytes of the rows places[0..i]; offsets[0] = 0. Rows
+ * have an address and a number of bytes each, side by side: one line of memory instead of two. */
+void tdu_ranges(int64_t *restrict offsets, uint64_t *restrict starts, const uint64_t *restrict ranges,
+                const uint32_t *restrict places, size_t rows) {
     int64_t end = 0;
     offsets[0] = 0;
-    for (size_t i = 0; i < rows; i++) offsets[i + 1] = end += sizes[places[i]];
+    for (size_t i = 0; i < rows; i++) {
+        const uint64_t *range = ranges + 2 * (size_t)places[i];
+        starts[i] = range[0];
+        offsets[i + 1] = end += (int64_t)range[1];
+    }
 }
 
-/* Copies row places[i], from the address starts[places[i]], to out[offsets[i] .. offsets[i + 1]). */
+/* Copies a few bytes by two copies of one size, which may overlap: a call of memcpy takes longer. */
+#define TWICE(width)                                                                                              \
+    do {                                                                                                          \
+        uint8_t first[width], last[width];                                                                        \
+        memcpy(first, source, width);                                                                             \
+        memcpy(last, source + size - width, width);                                                               \
+        memcpy(out, first, width);                                                                                \
+        memcpy(out + size - width, last, width);                                                                  \
+    } while (0)
+static void copy(uint8_t *restrict out, const uint8_t *restrict source, size_t size) {
+    if (size > 32) memcpy(out, source, size);
+    else if (size > 15) TWICE(16);
+    else if (size > 7) TWICE(8);
+    else if (size > 3) TWICE(4);
+    else if (size > 1) TWICE(2);
+    else if (size) *out = *source;
+}
+
+/* Copies each row, from the address starts[i], to out[offsets[i] .. offsets[i + 1]). */
 void tdu_take_ranges(uint8_t *restrict out, const int64_t *restrict offsets, const uint64_t *restrict starts,
-                     const uint32_t *restrict places, size_t rows) {
+                     size_t rows) {
     for (size_t i = 0; i < rows; i++) {
 #if defined(__GNUC__)
         if (i + AHEAD < rows) { /* its lines are on their way from memory while the rows before it are copied */
-            const char *next = (const char *)(uintptr_t)starts[places[i + AHEAD]];
+            const char *next = (const char *)(uintptr_t)starts[i + AHEAD];
             int64_t size = offsets[i + AHEAD + 1] - offsets[i + AHEAD];
             for (int64_t byte = 0; byte < size && byte < FETCHED; byte += LINE) __builtin_prefetch(next + byte);
         }
 #endif
-        memcpy(out + offsets[i], (const void *)(uintptr_t)starts[places[i]], (size_t)(offsets[i + 1] - offsets[i]));
+        copy(out + offsets[i], (const uint8_t *)(uintptr_t)starts[i], (size_t)(offsets[i + 1] - offsets[i]));
     }
 }
 

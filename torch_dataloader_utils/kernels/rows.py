@@ -71,7 +71,7 @@ def take_ranges(parts: Sequence[Ranges], places: Array, memory: Memory | None = 
     Args:
         parts: the rows, one part after another; the offsets of each may begin anywhere.
         places: integers [m] in `[0, n)`.
-        memory: makes the array of the bytes taken; None: numpy or Arrow does.
+        memory: makes the arrays of what is taken; None: numpy or Arrow does.
 
     Returns:
         Their bytes, and their offsets, int64 [m + 1], from 0.
@@ -79,13 +79,17 @@ def take_ranges(parts: Sequence[Ranges], places: Array, memory: Memory | None = 
     found = library()
     if found is None or sum(len(offsets) - 1 for _, offsets in parts) > _NUMBERED:
         return _arrow_ranges(parts, places)
-    starts = np.concatenate([offsets[:-1] + (values.ctypes.data - offsets[0]) for values, offsets in parts])
-    sizes = np.concatenate([np.diff(offsets) for _, offsets in parts])
+    make, counts = memory or fresh, [len(offsets) - 1 for _, offsets in parts]
+    ranges, last = make(16 * sum(counts)).view(np.int64).reshape(-1, 2), 0
+    for (values, offsets), count in zip(parts, counts, strict=True):
+        first, last = last, last + count
+        np.add(offsets[:-1], values.ctypes.data - offsets[0], out=ranges[first:last, 0])
+        np.subtract(offsets[1:], offsets[:-1], out=ranges[first:last, 1])
     chosen = np.ascontiguousarray(places, np.uint32)
-    ends = np.empty(len(chosen) + 1, np.int64)
-    found.tdu_offsets(*addresses(ends, sizes, chosen), len(chosen))
-    out = (memory or fresh)(int(ends[-1]))
-    found.tdu_take_ranges(*addresses(out, ends, starts, chosen), len(chosen))
+    ends, starts = make(8 * len(chosen) + 8).view(np.int64), make(8 * len(chosen)).view(np.int64)
+    found.tdu_ranges(*addresses(ends, starts, ranges, chosen), len(chosen))
+    out = make(int(ends[-1]))
+    found.tdu_take_ranges(*addresses(out, ends, starts), len(chosen))
     return out, ends
 
 
