@@ -13,8 +13,8 @@ from pictures import ROOT, box, settle, svg, text
 # A loader of the race -> its name in the chart.
 BARS = {
     "ours": "torch-dataloader-utils",
-    "polars_scan": "Polars",
     "petastorm": "petastorm",
+    "polars_scan": "Polars",
     "hf_batched": "Hugging Face datasets",
 }
 CASE = ["wide", 1024, 0, False]
