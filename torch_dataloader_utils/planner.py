@@ -14,7 +14,12 @@ from torch_dataloader_utils.distributed.ranks import World, joining, resolve_wor
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import Unit
 from torch_dataloader_utils.options import Options
-from torch_dataloader_utils.planning.advice import idle_ranks_advice, small_windows_advice, uneven_steps_advice
+from torch_dataloader_utils.planning.advice import (
+    idle_ranks_advice,
+    small_windows_advice,
+    uneven_steps_advice,
+    why_idle,
+)
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.generate import call_generate, generated_plan
 from torch_dataloader_utils.planning.phases import Phase, plan_of_rest
@@ -149,9 +154,9 @@ class Planner:
         """Rows of one batch of one rank."""
         return plan_options(self._options).batch_rows(self.world.num_ranks)
 
-    def given_rows(self, plan: RankPlan) -> int:
-        """The rows (or tokens) of a rank's share in an epoch, with those beyond its whole sequences and batches."""
-        return total_rows(self._plan(plan.epoch, self.world.num_ranks, None).share_of(plan.epoch, plan.rank))
+    def warn_of_empty_rank(self, plan: RankPlan) -> None:
+        """Warn that a pass of a rank has no batch although there are rows."""
+        self.warn.of_empty_rank(plan, None if self._generate else self._plan(plan.epoch, self.world.num_ranks, None))
 
     def warn_of_uneven_steps(self, epoch: int) -> None:
         """Warn if ranks of a running job have no rows, or different numbers of steps."""
@@ -277,24 +282,28 @@ class PlanWarnings:
                 f"{name}.generate takes no num_ranks and rank: each of the {num_ranks} ranks reads all rows",
             )
 
-    def of_empty_rank(self, plan: RankPlan, given: int) -> None:
+    def of_empty_rank(self, plan: RankPlan, whole: Plan | None) -> None:
         """Warn that a pass has no batch although there are rows.
 
         Args:
             plan: of the rank.
-            given: the rows (or tokens) that its share has, also if they fill no batch.
+            whole: of all ranks; None if a strategy generates their shards.
         """
         batch = self._options.batch
+        given = 0 if whole is None else total_rows(whole.share_of(plan.epoch, plan.rank))
         if given and plan.unit is Unit.TOKEN:
             why = (
                 f"its {plural(given, 'token')} fill no sequence of {plan.unit_rows}; use a smaller "
-                "Pack(length), or even='pad', which delivers them with a mask"
+                "Pack(length), or even='pad', which delivers them with a mask."
             )
         elif batch.last_batch == "drop":
-            why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}"
+            why = f"last_batch='drop' leaves out its rows, which are fewer than batch_size={batch.batch_size}."
+        elif whole is None:
+            why = "generate() gave it no rows."
         else:
-            why = "it got no split; set split_rows= or split_bytes= for more, smaller splits"
-        self._once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}.")
+            cause, remedy = why_idle(whole)
+            why = f"it got no split, because {cause}. {remedy}"
+        self._once("empty", f"epoch {plan.epoch}: rank {plan.rank} has no batch: {why}")
 
     def of_small_windows(self, plan: RankPlan) -> None:
         """Warn, on rank 0, if shuffle windows hold so few of many splits that sorted data stay nearly sorted.

@@ -59,6 +59,14 @@ def test_plan_shows_rows_of_ranks_workers_and_files(tdu):
     ]
 
 
+def test_plan_shows_what_a_named_rank_reads(tdu):
+    ranks = (*SPLITS, "--num-ranks", "3", "--batch-size", "50")
+    assert "reads" not in tdu.json("plan", "data", *ranks)
+    found = tdu.json("plan", "data", *ranks, "--rank", "2")
+    assert sum(read["rows"] for read in found["reads"]) == found["ranks"][2]["rows"] == 200
+    assert "rank 2 of 3" in tdu("plan", "data", *ranks, "--rank", "2")
+
+
 def test_plan_marks_the_steps_that_not_every_rank_has(tdu):
     shown = tdu("plan", "data", *SPLITS, "--num-ranks", "3", "--batch-size", "50")
     assert shown.count("+2") == 2

@@ -31,7 +31,7 @@ def test_the_plan_of_every_policy_is_complete_and_disjoint(tdu, options):
 def test_padding_and_rows_left_out_are_shown_as_promised(tdu):
     shown = tdu("verify", *SPLITS, "--num-ranks", "3", "--even", "drop", "--batch-size", "64")
     assert f"{800 % (3 * 64)}, as the options say" in shown
-    assert "as promised" in shown
+    assert f"Every row exactly once, but for the {800 % (3 * 64)} that are left out." in shown
 
 
 def test_a_row_group_that_two_ranks_read_is_located(tdu):

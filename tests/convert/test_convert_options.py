@@ -253,8 +253,7 @@ def test_columns_whose_nulls_footers_can_prove():
     assert converter.null_error_columns == {"i", "d", "ts", "bin", "st.a"}
     error = converter.null_error("st.a", "part-0.parquet")
     assert str(error).startswith(
-        "column 'st.a' has a null in part-0.parquet: int64 (dense) cannot hold nulls. "
-        "Use nulls={'b': 'mask', 'st.a': 'mask'}"
+        "column 'st.a' has a null in part-0.parquet: int64 cannot hold nulls. Use nulls={'b': 'mask', 'st.a': 'mask'}"
     )
 
 

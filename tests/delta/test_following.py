@@ -109,7 +109,7 @@ def test_a_damaged_commit_is_an_error(folder: Path) -> None:
     append(folder, 10, 20)
     DeltaTable(str(folder)).create_checkpoint()
     entries(folder)[1].write_text('{"add": {"dataChange": true}}\n')
-    with pytest.raises(FileReadError, match="no file of a Delta log"):
+    with pytest.raises(FileReadError, match="not a file of a Delta log"):
         ids(loader)
 
 

@@ -76,7 +76,7 @@ AT_CONSTRUCTION: dict[str, tuple[str, dict[str, Any], type[Exception], list[str]
     "not Parquet": ("text", {}, OSError, ["t.parquet"]),
     "no rows": ("zero", {}, ValueError, ["hold no rows"]),
     "mixed formats": ("mixed", {}, ValueError, ["a.parquet", "b.csv", "glob"]),
-    "unsupported format": ("xml", {}, ValueError, ["b.xml", "parquet", "orc", "csv"]),
+    "unsupported format": ("xml", {}, FileNotFoundError, ["b.xml", "parquet", "orc", "csv"]),
     "unknown format": ("good", {"format": "xml"}, ValueError, ["xml", "parquet"]),
     "drift": ("drift", {}, ValueError, ["2.parquet", "'a'", "string", "int64"]),
     "wrong column": ("good", {"columns": ["aa"]}, KeyError, ["'aa'", "did you mean 'a'", "a, b, c"]),
@@ -318,7 +318,10 @@ except ValueError as error:
             {"batch_size": 5000, "last_batch": "drop"},
             "last_batch='drop' leaves out its rows, which are fewer than batch_size=5000",
         ),
-        ({"num_ranks": 2, "rank": 1}, "epoch 0: rank 1 has no batch: it got no split"),
+        (
+            {"num_ranks": 2, "rank": 1},
+            "epoch 0: rank 1 has no batch: it got no split, because there is 1 split for 2 ranks. Use even='drop'",
+        ),
     ],
 )
 def test_a_rank_with_nothing_to_deliver_says_so_once(

@@ -230,7 +230,7 @@ def _as_is(batch: Any) -> Any:
         ),
         ({"weights": 3}, {}, OptionError, "dataset 'web' has weights=3, but all parts have one weights"),
         ({"column": ["id"]}, {}, UnknownOptionError, "unknown option 'column': did you mean 'columns'?"),
-        ({"partitioning": None}, {}, UnknownOptionError, "given to what is read, not to stream: stream(Files("),
+        ({"partitioning": None}, {}, UnknownOptionError, "not a keyword of stream, but of its source: stream(Files("),
         ({"limit": 0.5}, {}, OptionError, "limit=0.5"),
         ({"source": 3}, {}, OptionError, "source=3: expected a path"),
         ({}, {"schema": None}, UnknownOptionError, "'schema' belongs to what a part reads: Files(path, schema=...)."),

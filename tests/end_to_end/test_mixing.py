@@ -442,11 +442,11 @@ def test_shuffled_halves_are_mixed_without_further_options(folder: Path) -> None
     ("options", "error", "message"),
     [
         ({"weights": {"web": 1}}, OptionError, "for each of 'books', 'code', 'web', but 'books', 'code' have none"),
-        ({"weights": {"web": 1, "code": 1, "books": 1, "x": 1}}, OptionError, "but 'x' is no dataset"),
+        ({"weights": {"web": 1, "code": 1, "books": 1, "x": 1}}, OptionError, "but 'x' is not a dataset"),
         ({"weights": [1, 2]}, OptionError, "for 3 dataset"),
         ({"weights": [1, 2, 3]}, OptionError, "in a list, but datasets is a dict, whose order has no meaning"),
         ({"repeat": [1, 2, 3]}, OptionError, "for each name, repeat={'books': ...}"),
-        ({"repeat": {"wbe": 2}}, OptionError, "for some of .* but 'wbe' is no dataset"),
+        ({"repeat": {"wbe": 2}}, OptionError, "for some of .* but 'wbe' is not a dataset"),
         (
             {"stop": "all", "repeat": {"web": 2}},
             OptionError,

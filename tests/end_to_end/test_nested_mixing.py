@@ -176,7 +176,7 @@ def test_repeat_names_combinations_or_datasets(datasets: Any, repeat: Any, rows:
         ({"source_key": "s"}, {}, "has source_key='s'"),
         ({"batches": "single"}, {}, "has batches='single', but the outer one has batches='proportional'"),
         ({}, {"batches": "single"}, "has batches='proportional', but the outer one has batches='single'"),
-        ({}, {"weights": {"text": 1, "web": 2}}, "'web' is no dataset and 'code' has none"),
+        ({}, {"weights": {"text": 1, "web": 2}}, "'web' is not a dataset and 'code' has none"),
         ({}, {"weights": [1, 2, 3]}, "for 2 dataset"),
         ({}, {"repeat": {"web": 2}}, "expected names among 'code', 'text', 'text/books', 'text/web'; 'web' is none"),
     ],

@@ -84,7 +84,7 @@ def test_a_delta_table(tmp_path: Path) -> None:
     loader = stream(Delta(tmp_path / "t", version=0), **RANKS)
     assert ids(loader) == list(range(10)) == ids(stream({"kind": "delta", "table": str(tmp_path / "t"), "version": 0}))
     assert isinstance(loader.dataset, DeltaDataset)
-    with pytest.raises(UnknownOptionError, match=r"'filesystem' is no option for Delta tables"):
+    with pytest.raises(UnknownOptionError, match=r"'filesystem' is not an option for Delta tables"):
         stream(Delta(tmp_path / "t"), filesystem=object())
 
 

@@ -1,4 +1,4 @@
-# docs/lightning.md: trainer.fit(Model(), loader
+# docs/lightning.md: trainer.fit(Model(), train, val
 import lightning
 import torch
 

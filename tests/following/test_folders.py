@@ -91,7 +91,7 @@ def test_a_file_without_its_footer_is_left_alone_until_it_changes(
     loader = opened(tmp_path)
     assert ids_of(loader) == [1]
     assert ids_of(loader) == []
-    assert [record.levelname for record in caplog.records if "not whole" in record.getMessage()] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "should be complete" in record.getMessage()] == ["WARNING"]
     (tmp_path / "b.parquet").write_bytes(whole)
     assert ids_of(loader) == [2]
 
@@ -179,7 +179,7 @@ def test_files_of_forgotten_folders_are_told(tmp_path: Path, caplog: pytest.LogC
     add(tmp_path, "h=2/in_time.parquet", [20])
     assert ids_of(loader) == [20]
     assert ids_of(loader) == []
-    told = [record.getMessage() for record in caplog.records if "are forgotten" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "no longer looked at" in record.getMessage()]
     (only,) = told
     assert "h=1 (1)" in only
     assert events == [UnreadFilesEvent("late", ("h=1",), 1)]
@@ -343,7 +343,7 @@ def test_ranks_that_cannot_agree_are_refused(tmp_path: Path) -> None:
     add(tmp_path, "a.parquet", [1])
     with pytest.raises(OptionError, match="all ranks must read the same files"):
         opened(tmp_path, num_ranks=2, rank=1)
-    with pytest.raises(OptionError, match="memory:// cannot create a file on the condition"):
+    with pytest.raises(OptionError, match="memory:// cannot create a file only if there is none"):
         opened(tmp_path, {"rounds": "memory://rounds"})
     with pytest.raises(OptionError, match="lies in the folder that is followed, so its files would be read as data"):
         opened(tmp_path, {"rounds": str(tmp_path / "rounds")})

@@ -336,7 +336,7 @@ def test_a_time_that_is_none(numbers: Table, as_of: Any) -> None:
 
 
 def test_a_time_before_the_table(numbers: Table) -> None:
-    assert "no snapshot then" in error_of(lambda: open_table(numbers, as_of=0), SnapshotError)
+    assert "no snapshot yet" in error_of(lambda: open_table(numbers, as_of=0), SnapshotError)
 
 
 def test_an_expired_snapshot_is_named(numbers: Table, catalog: Catalog) -> None:

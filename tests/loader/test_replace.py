@@ -200,7 +200,7 @@ def test_an_iceberg_table_is_read_at_its_snapshot(catalog: Any, tmp_path: Path) 
             r"replace\(source=...\): a loader of other data is made by stream\(source, ...\)",
         ),
         ({"path": "x"}, OptionError, r"replace\(path=...\): .* stream\(path, ...\)"),
-        ({"partitioning": None}, UnknownOptionError, r"given to what is read, not to stream: stream\(Files\("),
+        ({"partitioning": None}, UnknownOptionError, r"not a keyword of stream, but of its source: stream\(Files\("),
         ({"ref": "main"}, UnknownOptionError, r"'ref' belongs to a table"),
         (
             {"on_error": "skip"},

@@ -89,5 +89,5 @@ def test_names_that_have_no_bytes_are_escaped() -> None:
 
 
 def test_other_keys_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"'loss' is no metric of a loader: expected the dict that loader.metrics"):
+    with pytest.raises(ValueError, match=r"'loss' is not a metric of a loader: expected the dict that loader.metrics"):
         prometheus_text({"loss": 1.0}, 0)

@@ -237,7 +237,7 @@ def test_ids_of_numbers_are_filled_with_the_exact_median() -> None:
     prep, even = Preprocess({"x": [Impute("median"), Categorize()]}), [*range(2, 400, 2), None]
     assert prep.fit(pa.table({"x": even}), quantiles="exact").vocabulary("x")[:2] == [200, 2]
     odd = pa.table({"x": [0, 1, *range(10, 400), None]})
-    with pytest.raises(UnsupportedTypeError, match=r"203\.5, is no category"):
+    with pytest.raises(UnsupportedTypeError, match=r"203\.5, cannot be a category"):
         prep.fit(odd, quantiles="exact")
 
 

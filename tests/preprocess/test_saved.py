@@ -103,7 +103,7 @@ def test_round_trip(tmp_path: Path, place: str) -> None:
     assert loaded.counts("text_id") == prep.counts("text_id")
     assert loaded.inverse("text_null", np.array([0, 1, 2, 3, 4])) == [None, None, *prep.vocabulary("text_null")]
     for number in (-1, 5, 2.0, "2", None):
-        with pytest.raises(OptionError, match="is no id: expected 0 to 4"):
+        with pytest.raises(OptionError, match="is not an id: expected 0 to 4"):
             loaded.inverse("text_null", [number])
     assert loaded.parameters("standard") == prep.parameters("standard")
     second = f"{path}.2"
@@ -307,9 +307,9 @@ def test_missing(tmp_path: Path) -> None:
         (b"[" * 100_000, "not JSON"),
         (b'{"format": NaN}', "not JSON"),
         (b"9" * 5000, "not JSON"),
-        (b"5", "no saved Preprocess"),
-        (b"[]", "no saved Preprocess"),
-        (b'{"a": 1}', "no saved Preprocess"),
+        (b"5", "not a saved Preprocess"),
+        (b"[]", "not a saved Preprocess"),
+        (b'{"a": 1}', "not a saved Preprocess"),
         (b'{"format": "torch_dataloader_utils.preprocess"}', "no version"),
         (b'{"format": "torch_dataloader_utils.preprocess", "version": true}', "no version"),
         (b'{"format": "torch_dataloader_utils.preprocess", "version": 2}', "newer .*Install a newer one"),
@@ -357,7 +357,7 @@ def test_every_edit_is_found(saved: Path) -> None:
         else:
             holder[key] = value + 1 if isinstance(value, (int, float)) else f"{value}x"
         saved.write_text(json.dumps(content))
-        refused(saved, "checksum does not match|no saved|newer|does not hold")
+        refused(saved, "checksum does not match|not a saved|newer|does not hold")
 
 
 def test_cut_off(saved: Path) -> None:

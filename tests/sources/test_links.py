@@ -93,7 +93,7 @@ def test_only_regular_files_are_read(tmp_path: Path, caplog: pytest.LogCaptureFi
     loader, _ = StructuredDataset.create_dataloader(tmp_path)
     assert [batch["id"].tolist() for batch in loader] == [[1, 2]]
     (line,) = [message for message in caplog.messages if "regular" in message]
-    assert line == f"left out 3 of 4 that are no regular files; the first is {tmp_path}/b.parquet, a named pipe"
+    assert line == f"left out 3 of 4 that are not regular files; the first is {tmp_path}/b.parquet, a named pipe"
     for name, kind in {"b": "a named pipe", "c": "a device", "d": "a socket"}.items():
         with pytest.raises(DataNotFoundError, match=f"{name}.parquet is {kind}: expected a file or folder"):
             found(tmp_path / f"{name}.parquet", tmp_path)

@@ -99,12 +99,12 @@ def test_every_format_is_found(tmp_path: Path, names: tuple[str, ...], content: 
     assert detected(tmp_path) == form
 
 
-def test_files_of_no_format_are_refused_with_the_supported_ones(tmp_path: Path) -> None:
+def test_a_folder_without_data_names_the_supported_formats(tmp_path: Path) -> None:
     touch(tmp_path, "a.xml", "b.parquet.gz", content=b"text")
     message = (
         r"found 2 of no known format: .*a\.xml, .*b\.parquet\.gz\. Supported: parquet \(\.parquet, \.parq, \.pq\);"
     )
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(DataNotFoundError, match=message):
         detected(tmp_path)
     with pytest.raises(OptionError, match="format='avro': expected one of 'parquet', 'orc', 'csv'"):
         detected(tmp_path, "avro")

@@ -118,7 +118,7 @@ def stats(
         Path | None, typer.Option("--spec", metavar="FILE", help="Write the proposed spec as YAML, for tdu fit.")
     ] = None,
 ) -> Run:
-    """Show what the columns hold: missing and different values, ends, means, quantiles, histograms, and a spec."""
+    """Show what each column holds: nulls, distinct values, range, mean, quantiles, a histogram, and a proposed spec."""
     return _later("stats", footers=footers, html=html, spec=spec)
 
 
@@ -146,7 +146,7 @@ def fit(
         typer.Option(
             "--quantiles",
             metavar="SHARE|exact",
-            help="By which share of the rows ranks of quantiles may be off without another scan; 0.001 if left out.",
+            help="The rank error of quantiles, as a share of rows, that calls for a second scan; 0.001 if left out.",
         ),
     ] = "0.001",
 ) -> Run:

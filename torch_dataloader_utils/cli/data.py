@@ -43,7 +43,10 @@ class Data:
 
         unused = ("device", "pack", "sequences") if others.get("output_format") == "arrow" else ()
         dataset: Any = getattr(package, DATASETS[self.call])
-        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.but(*unused).keywords, **others})
+        keywords = {**self.but(*unused).keywords, **others}
+        if keywords.get("num_ranks") is not None:
+            keywords.setdefault("rank", 0)
+        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **keywords)
         return loader
 
     def but(self, *names: str, **others: Any) -> Data:
@@ -102,10 +105,7 @@ def _joined(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
     """The keywords of both; single properties of a store or catalog are added to those of the config."""
     both = [name for name in _PROPERTIES if isinstance(config.get(name), Mapping)]
     added = {name: {**config[name], **options[name]} for name in both if isinstance(options.get(name), Mapping)}
-    keywords = {**config, **options, **added}
-    if keywords.get("num_ranks") is not None:
-        keywords.setdefault("rank", 0)
-    return keywords
+    return {**config, **options, **added}
 
 
 def _loader(config: dict[str, Any]) -> dict[str, Any]:

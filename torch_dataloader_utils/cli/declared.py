@@ -37,7 +37,7 @@ OWN_OPTIONS = (
     "manifest",
     "on_error",
 )
-_PANEL = "Keywords of create_dataloader"
+_PANEL = "Keywords of stream"
 _METAVARS = (
     ("Sequence[str]", "A,B,..."),
     ("int | str", "BYTES"),

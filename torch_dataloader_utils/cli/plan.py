@@ -74,6 +74,7 @@ class Overview:
         workers: for each rank, the share of each of its workers.
         files: the files.
         amplification: how often a segment is decoded, on average.
+        one: the plan of the rank that `--rank` names.
     """
 
     description: Description
@@ -81,6 +82,7 @@ class Overview:
     workers: tuple[tuple[WorkerShare, ...], ...]
     files: tuple[FileShare, ...]
     amplification: float
+    one: RankPlan | None = None
 
 
 def run(data: Data, output: Output, *, epoch: int, html: Path | None) -> Result:
@@ -89,6 +91,8 @@ def run(data: Data, output: Output, *, epoch: int, html: Path | None) -> Result:
     with output.warnings_of_package(lambda: shown):
         dataset, refused = _opened(data.but("device"))
         found = overview(dataset, epoch)
+        if (rank := data.keywords.get("rank")) is not None:
+            found = replace(found, one=dataset.plan(epoch, rank))
         shown += [] if output.as_json else map(str, found.description.warnings)
         if html is not None:
             dataset.plan_page(html, epoch)
@@ -166,6 +170,7 @@ def _values(found: Overview) -> dict[str, Any]:
         ],
         "file_shares": [asdict(file) for file in found.files],
         "read_amplification": found.amplification,
+        **({} if found.one is None else {"reads": list(found.one.table())}),
     }
 
 
@@ -182,6 +187,10 @@ def show(found: Overview, screen: Screen) -> None:
     if any(len(workers) > 1 for workers in found.workers):
         _show_workers(found, screen)
     _show_files(found, screen)
+    if found.one is not None:
+        screen.line()
+        for line in str(found.one).splitlines():
+            screen.line(line)
     if said.warnings:
         screen.line()
         screen.warnings([str(advice) for advice in said.warnings])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -89,7 +90,11 @@ def _problem(source: Source, key: str, nulls: int | None) -> str:
     if not nulls or key not in converter.null_error_columns:
         return ""
     found = plural(nulls, "null")
-    return f"its dtype cannot hold nulls, so batches raise an error at its {found}. Use --nulls mask or drop, or fill."
+    fill = json.dumps({key: {"kind": "fill", "value": 0}})
+    return (
+        f"its dtype cannot hold nulls, so batches raise an error at its {found}. Use --nulls mask, --nulls drop or, to "
+        f"fill them, --nulls '{fill}'."
+    )
 
 
 def null_counts(source: Source) -> Mapping[str, int]:

@@ -156,7 +156,8 @@ def show(checked: CheckedPlan, arrived: Delivered | None, screen: Screen) -> Non
 def _praise(checked: CheckedPlan, unit: str) -> str:
     if checked.steps_per_epoch is not None:
         return f"Every {unit} is assigned exactly once; each rank ends after {plural(checked.steps_per_epoch, 'step')}."
-    return f"Every {unit} exactly once{', as promised' if checked.plan.left_out or checked.plan.padding else ''}."
+    left = checked.plan.left_out
+    return f"Every {unit} exactly once{f', but for the {left:,} that are left out' if left else ''}."
 
 
 def _facts(checked: CheckedPlan, unit: str) -> list[tuple[str, str]]:

@@ -74,7 +74,8 @@ class ColumnPlan:
             given: `nulls=`, what of it says of other columns a remedy keeps.
         """
         name, output = self.key, self.leaf.report()
-        no_null = f"{output['dtype']} ({output['kind']}) cannot hold nulls"
+        kind = "" if output["kind"] == "dense" else f" ({output['kind']})"
+        no_null = f"{output['dtype']}{kind} cannot hold nulls"
         filled = Fill("" if isinstance(self.leaf, TextLeaf) else 0)
 
         def instead(leaf: Any) -> dict[str, Any]:
@@ -86,13 +87,19 @@ class ColumnPlan:
                 "a list.",
                 remedies=[use("replaces both", nulls=instead(Example("Fill(number)", filled)))],
             )
+        can_be_nan = isinstance(self.leaf, ScalarLeaf) and output["dtype"].startswith("float")
+        if can_be_nan:  # only a dict asks for an error
+            no_null = "nulls= says 'error' for it"
         if self.nulls == "drop":
             no_null = "nulls='drop' looks at what transform gets, and this null is in what it returned"
         ways = [
             use(f"adds the mask {self.mask_key!r}", nulls=instead("mask")),
             use(nulls=instead(Example("Fill(value)", filled))),
         ]
-        if isinstance(self.leaf, ScalarLeaf):
+        if can_be_nan and name in given:
+            rest = without_leaf(given, name)
+            ways.append(use("NaN", nulls=rest) if rest else leave_out("nulls", effect="NaN"))
+        elif isinstance(self.leaf, ScalarLeaf) and not can_be_nan:
             ways.append(use("NaN", dtypes={name: "float64"}))
         message = f"column {name!r} has a null in {where}: {no_null}."
         if self.nulls == "drop" or self.transformed:

@@ -62,7 +62,7 @@ def _commit(log: DeltaLog, version: int) -> Commit:
         try:
             return _of_actions(version, map(json.loads, _lines(data, path)))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise FileReadError(f"{printable(path)}: is no file of a Delta log ({type(error).__name__}).") from error
+            raise FileReadError(f"{printable(path)}: is not a file of a Delta log ({type(error).__name__}).") from error
 
 
 def _lines(data: bytes, path: str) -> Iterable[bytes]:

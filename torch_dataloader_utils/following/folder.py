@@ -412,7 +412,7 @@ class FolderSource:
         for file, problem in problems.items():
             if problem:
                 self._refused.add(file)
-                _LOG.warning("a settled file is left alone until it changes, because it is not whole: %s", problem)
+                _LOG.warning("a file that should be complete is not, so it is left out until it changes: %s", problem)
         return tuple(file for file in files if problems[file] is None)
 
     def _shape(self, files: Sequence[RoundFile], options: Options) -> Shape:
@@ -474,7 +474,7 @@ class FolderSource:
         self._told |= set(late.items())
         if news:
             _LOG.warning(
-                "files came to folders that are forgotten, and are not read: %s. Follow(forget=) says how many folders "
+                "files were added to folders that are no longer looked at: %s. Follow(forget=) says how many folders "
                 "may still get files.",
                 listed((f"{folder} ({count})" for folder, count in news.items()), _SHOWN, printable),
             )  # fmt: skip
@@ -487,8 +487,8 @@ class FolderSource:
         marker = "" if self._follow.marker is None else f" beside or below a file {self._follow.marker!r}"
         settle = f"unchanged for {self._follow.settle:g} seconds"
         return DataNotFoundError(
-            f"{self.name}: no complete data file{marker} ({len(found)} found, none of them data that is {settle}), "
-            "from which the columns would be known: add one, or wait for it by Follow(wait=None)."
+            f"{self.name}: no complete data file{marker} to take the columns from ({len(found)} found, none of them "
+            f"data that is {settle}): add one, or wait for it by Follow(wait=None)."
         )
 
 

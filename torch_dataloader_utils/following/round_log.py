@@ -43,8 +43,8 @@ class RoundLog:
         storage, path = open_storage(folder, storage_options)
         if storage.protocol not in _EXCLUSIVE:
             raise OptionError(
-                f"follow: rounds={printable(str(folder))!r}: {storage.protocol}:// cannot create a file on the "
-                f"condition that there is none: use a folder on one of {', '.join(sorted(_EXCLUSIVE))}."
+                f"follow: rounds={printable(str(folder))!r}: {storage.protocol}:// cannot create a file only "
+                f"if there is none yet: use a folder on one of {', '.join(sorted(_EXCLUSIVE))}."
             )
         return cls(str(folder), storage, path.rstrip("/"))
 
@@ -70,7 +70,7 @@ class RoundLog:
             before, shape = values["before"], str(values["shape"])
         except (ValueError, KeyError, TypeError) as error:
             raise FileReadError(
-                f"{printable(path)} is no file of a round ({type(error).__name__}): use an empty folder as rounds=."
+                f"{printable(path)} is not a file of rounds ({type(error).__name__}): use an empty folder as rounds=."
             ) from error
         if before != seen.digest:
             raise CheckpointMismatchError(
@@ -91,8 +91,8 @@ class RoundLog:
         # The same bytes: if the store takes them again, nothing is lost but the order in which ranks come.
         if self.storage.create(path, data) and not self.tested and self.storage.create(path, data):
             raise OptionError(
-                f"follow: rounds={printable(self.folder)!r}: the store overwrites a file that is created on the "
-                "condition that there is none, so ranks could read different rows: use a folder on another store, or "
+                f"follow: rounds={printable(self.folder)!r}: the store overwrites a file that is to be created only "
+                "if there is none, so ranks could read different rows: use a folder on another store, or "
                 "initialise a process group instead."
             )
         self.tested = True

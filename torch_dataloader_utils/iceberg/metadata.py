@@ -134,8 +134,8 @@ def inflated(data: bytes, path: str) -> bytes:
             raise FileReadError(f"{printable(path)}: is not metadata of an Iceberg table: {error}") from error
     if len(data) > MOST_BYTES:
         raise FileReadError(
-            f"{printable(path)}: is larger than {MOST_BYTES >> 20} MiB (decompressed), which no metadata of a table "
-            "that can be read is. Expire its snapshots, if it is."
+            f"{printable(path)}: is larger than {MOST_BYTES >> 20} MiB (decompressed), the most that is read. If "
+            "the table has so much metadata, expire snapshots."
         )
     return data
 

@@ -156,7 +156,9 @@ def _current(metadata: TableMetadata) -> Snapshot | None:
 def _by_id(metadata: TableMetadata, number: int, asked: str) -> Snapshot:
     snapshot = metadata.snapshot_by_id(number)
     if snapshot is None:
-        raise SnapshotError(f"{asked}: snapshot {number} is not in the table (any more): {_there(metadata.snapshots)}")
+        raise SnapshotError(
+            f"{asked}: snapshot {number} is not in the table, or no longer: {_there(metadata.snapshots)}"
+        )
     return snapshot
 
 
@@ -181,7 +183,7 @@ def _as_of(metadata: TableMetadata, as_of: Any) -> Snapshot:
         log = [(snapshot.timestamp_ms, snapshot.snapshot_id) for snapshot in ancestors_of(_current(metadata), metadata)]
     past = [entry for entry in log if entry[0] <= at]
     if not past:
-        raise SnapshotError(f"as_of={shown(as_of)}: the table had no snapshot then: {_there(metadata.snapshots)}")
+        raise SnapshotError(f"as_of={shown(as_of)}: the table had no snapshot yet; {_there(metadata.snapshots)}")
     return _by_id(metadata, max(past, key=lambda entry: entry[0])[1], f"as_of={shown(as_of)}")
 
 

@@ -56,6 +56,7 @@ class Pass:
         taken: the batches of the phase that were taken, with those before the position.
         clock: its time.
         exact: whether counts are known.
+        has_splits: whether this rank got any.
         shown: its bar or line.
         error: what ended it.
         over: whether its end was delivered.
@@ -78,6 +79,7 @@ class Pass:
         self.position, self.taken, self.steps, self.clock = position, position.taken, steps, clock
         self._plan_of, self._cutter, self._workers, self._report = plan_of, cutter, workers, report
         self.exact = plan_of(0).rows is not None
+        self.has_splits = plan_of(0).num_splits > 0
         self.error: BaseException | None = None
         self.over = self.closed = self.reported = False
         # Batches and rows before the last jump, or the beginning; then the batch at which that was.

@@ -37,6 +37,7 @@ from torch_dataloader_utils.planner import Planner, digest, plan_options
 from torch_dataloader_utils.planning.even import total_rows
 from torch_dataloader_utils.planning.rank_plan import RankPlan
 from torch_dataloader_utils.planning.row_ranges import RowRange
+from torch_dataloader_utils.printing import plural
 from torch_dataloader_utils.progress import Progress
 from torch_dataloader_utils.reading.combined import most_failed
 from torch_dataloader_utils.reading.scan import ScanSpec
@@ -282,9 +283,8 @@ class Passes:
         """Record that this pass has ended, and end its reading; while holding the turn."""
         if over.steps is None and over.over and not over.taken and not self._warned:
             self._warned = True
-            _LOG.warning(
-                "epoch %d: the pass of this rank was empty: %s", over.epoch, _why_empty(self.source, self.options)
-            )
+            why = _why_empty(self.source, self.options) if over.has_splits else "it got no split"
+            _LOG.warning("epoch %d: the pass of this rank was empty: %s", over.epoch, why)
         if self._live is over:
             if not self._explicit and self._pending is None:
                 self._next_epoch = over.epoch + 1
@@ -535,7 +535,7 @@ class Passes:
         if not self.planner.has_peers:
             raise ShardingError(
                 f"even='sync' with num_ranks={self.planner.world.num_ranks} needs a process group, but "
-                "torch.distributed is not initialised: call init_process_group first, or let steps be known before.",
+                "torch.distributed is not initialised: call init_process_group first, or have the steps counted.",
                 remedies=[
                     use(without=["even"], steps_per_epoch=Example("n", 2)),
                     *([] if self.options.uncounted else [use(count_rows=True, even="drop")]),
@@ -550,10 +550,7 @@ def _why_empty(source: Source, options: Options) -> str:
     whole = isinstance(source.scan, ScanSpec) and not source.scan.selects_rows and not source.subset
     if packs and whole and options.read.transform is None:
         return "no document of its share holds a token"
-    return (
-        f"no {'token of a document' if packs else 'row'} of its share was left after what leaves out rows, such as "
-        "filters, a subset or Transform(rows='any')"
-    )
+    return f"a filter, a subset, a transform or the like left no {'token' if packs else 'row'} of its share"
 
 
 _MOST_UNKNOWN = 0.1
@@ -574,17 +571,18 @@ def _warn_of_unknown(epoch: int, ended: PassTotals | None) -> None:
 def _announce(plan: RankPlan, position: EpochPosition, planner: Planner, options: Options, *, has_splits: bool) -> None:
     """Log what a pass reads, and warn of an empty rank or small windows."""
     world, worker = planner.world, options.worker
-    rows = "an unknown number of" if plan.rows is None else f"{plan.rows:,}"
-    steps = "" if plan.steps is None else f" in {plan.steps:,} steps"
-    mode = "in-line" if worker.num_workers == 0 else f"{worker.num_shards} shard(s), {worker.worker_mode} mode"
+    unit = plan.unit.planned
+    rows = f"an unknown number of {unit}s" if plan.rows is None else plural(plan.rows, unit)
+    steps = "" if plan.steps is None else f" in {plural(plan.steps, 'step')}"
+    mode = "in-line" if worker.num_workers == 0 else f"{plural(worker.num_shards, 'shard')}, {worker.worker_mode}"
     begun = position.before + position.taken
     _LOG.info(
-        "epoch %d, rank %d of %d (from %s): %d splits, %s %ss%s, %s%s",
-        plan.epoch, world.rank, world.num_ranks, world.source, plan.num_splits, rows, plan.unit.planned, steps, mode,
+        "epoch %d, rank %d of %d (from %s): %s, %s%s, %s%s",
+        plan.epoch, world.rank, world.num_ranks, world.source, plural(plan.num_splits, "split"), rows, steps, mode,
         f"; {begun:,} steps were taken before" if begun else "",
     )  # fmt: skip
     if plan.steps == 0 and not begun and has_splits:
-        planner.warn.of_empty_rank(plan, planner.given_rows(plan))
+        planner.warn_of_empty_rank(plan)
     if not begun:  # otherwise the windows are mostly those that the pass began with, perhaps on other ranks
         planner.warn.of_small_windows(plan)
 

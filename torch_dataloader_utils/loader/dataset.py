@@ -261,9 +261,7 @@ class LoaderDataset(IterableDataset[Any]):
 
     def _check_of_one(self, asked: str) -> None:
         if self._source.group is not None:
-            raise OptionError(
-                f"{asked}: this loader is of a combination: call it on the loaders of its datasets, and combine these."
-            )
+            raise OptionError(f"{asked}: this loader is of a combination: call it on the loaders of its datasets.")
 
     def accelerate(self, device: torch.device | None) -> None:
         """Deliver batches as Accelerate's loop needs them: on the device (None: not moved), with the last announced."""
@@ -468,7 +466,7 @@ class LoaderDataset(IterableDataset[Any]):
         return weights
 
     def statistics(self, columns: Sequence[str] | None = None, *, footers: bool = False) -> Statistics:
-        """What the columns hold: missing and different values, ends, means, quantiles. Reads all rows, of all ranks.
+        """What the columns hold: nulls, distinct values, range, mean, quantiles. Reads all rows, of all ranks.
 
         Rows are those that the filters, subset, fraction and limit choose, before `transform`.
 
@@ -513,7 +511,7 @@ class LoaderDataset(IterableDataset[Any]):
             )
         if self._source.weights is not None:
             raise OptionError(
-                "rows_of() with row weights: rows are drawn, so a batch is no range of rows. Its '_file' and '_pos' "
+                "rows_of() with row weights: rows are drawn, so a batch is not a range of rows. Its '_file' and '_pos' "
                 "say which rows it has."
             )
         if not isinstance(step, Integral):

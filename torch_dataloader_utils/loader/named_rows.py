@@ -73,8 +73,8 @@ def _named(key: str, codes: np.ndarray[Any, Any], names: list[str]) -> pa.Chunke
     wrong = np.flatnonzero((codes < 0) | (codes >= len(names)))
     if len(wrong):
         raise OptionError(
-            f"named_rows: {key!r} has {codes[wrong[0]]} in row {wrong[0]}, which is no code of the loader: these are 0 "
-            f"to {len(names) - 1}. Give the codes as the loader's batches have them."
+            f"named_rows: {key!r} has {codes[wrong[0]]} in row {wrong[0]}, which is no code of the loader: these are "
+            f"0 to {len(names) - 1}. Give the codes as the loader's batches have them."
         )
     texts = pa.array(names, pa.string())
     parts = [texts.take(as_arrow(codes[at : at + _CHUNK])) for at in range(0, len(codes), _CHUNK)]

@@ -105,4 +105,4 @@ def _sample(key: str) -> tuple[_Family, dict[str, str]]:
             return _WORKER_SECONDS, {"worker": worker, "stage": stage.removesuffix("_s")}
         case [stage] if stage.endswith("_s"):
             return _STAGE_SECONDS, {"stage": stage.removesuffix("_s")}
-    raise ValueError(f"{key!r} is no metric of a loader: expected the dict that loader.metrics() returns.")
+    raise ValueError(f"{key!r} is not a metric of a loader: expected the dict that loader.metrics() returns.")

@@ -265,7 +265,7 @@ def parse_stream(
     if own and source is not None:
         text = ", ".join(f"{name}={shown(value)}" for name, value in own.items())
         raise UnknownOptionError(
-            f"{text}: given to what is read, not to stream: stream({source.replace(**own)!r}, ...)."
+            f"{text}: not a keyword of stream, but of its source: stream({source.replace(**own)!r}, ...)."
         )
     known = _known(keywords, option_defaults("stream"), _FUNCTIONS["stream"])
     facts = {"part": part, "part_is_packed": part_is_packed}
@@ -322,7 +322,7 @@ def _check_client(kind: type, keywords: Mapping[str, Any]) -> None:
     """Check that no filesystem is given where none is used."""
     if kind is Delta and "filesystem" in keywords:
         raise UnknownOptionError(
-            "'filesystem' is no option for Delta tables, because deltalake reads the log with a client of its own: "
+            "'filesystem' is not an option for Delta tables, because deltalake reads the log with a client of its own: "
             "pass storage_options.",
             remedies=[leave_out("filesystem")],
         )
@@ -442,7 +442,7 @@ _BAR = "use show_progress=True, which shows a bar for each epoch."
 _HINTS = {
     "drop_last": f"{_TORCH}use last_batch='drop' (the last batch of a rank) or even='drop' (equal steps on all ranks).",
     "prefetch_factor": f"{_TORCH}use prefetch_bytes (a bound in decoded bytes).",
-    "sampler": f"{_TORCH}use shuffle=True, or a split_strategy.",
+    "sampler": f"{_TORCH}use shuffle=True; to draw rows by weight, class_weights or loader.set_row_weights.",
     "batch_sampler": f"{_TORCH}use batch_size and shuffle=True.",
     "generator": f"{_TORCH}use shuffle_seed.",
     "worker_init_fn": f"{_TORCH}use transform (it runs in the workers).",

@@ -444,7 +444,7 @@ class Iceberg(SourceValue):
         points = [name for name in ("snapshot_id", "ref", "as_of", "appended") if getattr(self, name) is not None]
         if len(points) > 1:
             given = ", ".join(f"{name}={shown(getattr(self, name))}" for name in points)
-            raise OptionError(f"{given}: expected one of snapshot_id, ref, as_of and appended.")
+            raise OptionError(f"{given}: expected at most one of snapshot_id, ref, as_of and appended.")
         if self.appended is not None and self.follow:
             raise OptionError(
                 f"appended={self.appended!r} with follow={self.follow!r}: what is followed has its own after, "

@@ -189,8 +189,8 @@ const PlannerOptions = (() => {
       );
     if (even === "drop" && rows < num_ranks * batch)
       return (
-        `even='drop' with N=${rows} rows in an epoch, R=${num_ranks} ranks and batches of B=${batch}: one step needs ` +
-        `R*B=${num_ranks * batch}, and less on fewer ranks. Use even='pad' (repeats rows)${smaller}.`
+        `even='drop' with N=${rows} rows in an epoch, R=${num_ranks} ranks and batches of B=${batch}: one step of all ` +
+        `ranks needs R*B=${num_ranks * batch} rows. Use even='pad' (repeats rows)${smaller}.`
       );
     return null;
   }

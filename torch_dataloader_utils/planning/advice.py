@@ -34,7 +34,7 @@ def idle_ranks_advice(plan: Plan, epoch: int) -> Advice | None:
     idle = plan.idle_ranks(epoch) if plan.splits and plan.options.even in ("none", "sync") else []
     if not idle:
         return None
-    verb, (why, remedy) = "has" if len(idle) == 1 else "have", _why_idle(plan)
+    verb, (why, remedy) = "has" if len(idle) == 1 else "have", why_idle(plan)
     return Advice(
         f"{len(idle)} of the {plural(plan.num_ranks, 'rank')} {verb} no {_units(plan)}s in epoch {epoch} "
         f"({_rows_of_ranks(plan, epoch, idle)}): {why}. {_effect(plan, len(idle))}",
@@ -148,7 +148,7 @@ def _units(plan: Plan) -> str:
     return plan.unit.planned
 
 
-def _why_idle(plan: Plan) -> tuple[str, str]:
+def why_idle(plan: Plan) -> tuple[str, str]:
     """Why ranks get no rows, and the remedy."""
     ranks, splits = plural(plan.num_ranks, "rank"), len(plan.splits)
     if plan.exact and plan.options.last_batch == "drop":

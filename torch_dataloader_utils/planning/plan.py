@@ -76,7 +76,7 @@ def check_even_rows(
     if even == "drop" and rows < step:
         raise ShardingError(
             f"even='drop' with N={rows} {units} in an epoch, R={num_ranks} ranks and batches of B={step // num_ranks}: "
-            f"one step needs R*B={step}, and less on fewer ranks.",
+            f"one step of all ranks needs R*B={step} {units}.",
             remedies=[use("repeats rows", even="pad"), *_smaller(options, rows, num_ranks)],
         )
 

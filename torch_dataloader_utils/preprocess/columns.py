@@ -141,7 +141,7 @@ def scalar_of(value: Any, type_: pa.DataType) -> pa.Scalar:
             return made
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
-    raise OptionError(f"{shown(value)} is no value of type {type_}, which the column has.")
+    raise OptionError(f"{shown(value)} is not a value of the column's type, {type_}.")
 
 
 def zero_of(type_: pa.DataType) -> Any:

@@ -344,7 +344,7 @@ def counted_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_boolean(kind) or pt.is_date(kind) or pt.is_timestamp(kind):
         return kind
     raise UnsupportedTypeError(
-        f"values of type {kind} are no categories: these are text, bytes, whole numbers, bools, dates and timestamps."
+        f"values of type {kind} cannot be categories: these are text, bytes, whole numbers, bools, dates or times."
     )
 
 
@@ -402,7 +402,7 @@ def _whole(numbers: npt.NDArray[np.float64]) -> I64:
     exact = (numbers == np.floor(numbers)) & (numbers >= -(2.0**63)) & (numbers < 2.0**63)
     if not exact.all():
         raise UnsupportedTypeError(
-            f"the number {numbers[np.argmin(exact)]} is no category: floats must be whole and fit into int64. "
+            f"the number {numbers[np.argmin(exact)]} cannot be a category: floats must be whole and fit into int64. "
             "Round them, or use Bucketize."
         )
     return numbers.astype(np.int64)
@@ -410,7 +410,7 @@ def _whole(numbers: npt.NDArray[np.float64]) -> I64:
 
 def _check_below(numbers: npt.NDArray[np.uint64]) -> None:
     if len(numbers) and numbers.max() >= 2**63:
-        raise UnsupportedTypeError(f"the number {numbers.max()} is no category: it does not fit into int64.")
+        raise UnsupportedTypeError(f"the number {numbers.max()} cannot be a category: it does not fit into int64.")
 
 
 # Blocks of a column.

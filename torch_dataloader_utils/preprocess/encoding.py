@@ -82,6 +82,6 @@ def decoded(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) != 1 or next(iter(value)) not in _KINDS:
-        raise ValueError(f"{shown(value)} is no value")
+        raise ValueError(f"{shown(value)} is not a value")
     ((name, text),) = value.items()
     return _KINDS[name].read(text)

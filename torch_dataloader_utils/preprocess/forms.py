@@ -249,7 +249,7 @@ def _array(name: str, values: Any) -> pa.Array:
     try:
         return whole(_arrow(values))
     except (pa.ArrowException, TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise UnsupportedTypeError(f"column {name!r}: {shown(values)} is no column of values: {error}") from error
+        raise UnsupportedTypeError(f"column {name!r}: {shown(values)} is not a column of values: {error}") from error
 
 
 def _arrow(values: Any) -> Any:

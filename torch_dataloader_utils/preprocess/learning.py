@@ -574,8 +574,8 @@ class Learning:
         """Count the value in place of missing ones, for the vocabulary of what follows."""
         if isinstance(value, float) and not value.is_integer() and counts.missing:
             raise UnsupportedTypeError(
-                f"{self.output.where}: the value for missing ones, {value}, is no category, as it is not whole. "
-                "Use Bucketize, or Impute a whole number."
+                f"{self.output.where}: the value for missing ones, {value}, cannot be a category, because it is not "
+                "whole. Use Bucketize, or Impute a whole number."
             )
         if self._filled is None:
             self._filled = value

@@ -104,11 +104,11 @@ class Loading:
             content = json.loads(data, parse_constant=_refused)
         except (ValueError, RecursionError) as error:
             raise self._error(
-                f"it is no saved Preprocess, or is damaged: it is not JSON ({type(error).__name__}: {error}). Save it "
-                "again, or copy it again from where it was saved"
+                f"it is not a saved Preprocess, or is damaged: it is not JSON ({type(error).__name__}: {error}). Save "
+                "it again, or copy it again from where it was saved"
             ) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise self._error("it is no saved Preprocess. Preprocess.save(path) writes one")
+            raise self._error("it is not a saved Preprocess. Preprocess.save(path) writes one")
         version = content.get("version")
         if type(version) is not int or version < 1:
             raise self._error(f"it is damaged: it has no version. {_AGAIN}")
@@ -356,7 +356,7 @@ def _check_fitted(each: FittedOutput) -> None:
         if null is None or null > len(vocabulary):
             raise ValueError("null has no such place in the vocabulary")
         if "null" in learned and (each.categories is None or each.categories.nulls == "missing"):
-            raise ValueError("null is no category")
+            raise ValueError("null cannot be a category")
     if isinstance(last, TargetEncode):
         shape, outputs = learned["encoding"].shape, len(class_names(each.output.name, learned["classes"]))
         if shape != (len(learned["vocabulary"]) + 2, 1 + last.folds, outputs):

@@ -133,7 +133,7 @@ def numbers_of(array: pa.Array) -> NumberView:
     if pt.is_decimal(type_):
         return NumberView.of(_of_decimals(array), array)
     if not (pt.is_integer(type_) or pt.is_floating(type_)):
-        raise UnsupportedTypeError(f"values of type {type_} are no numbers.")
+        raise UnsupportedTypeError(f"values of type {type_} are not numbers.")
     width = type_.bit_width // 8
     data = array.buffers()[1]
     if data is None:

@@ -416,7 +416,7 @@ class Preprocess(DeclaredTransform):
             place = index(number) if hasattr(number, "__index__") else -1
             if not 0 <= place < first + len(values):
                 raise OptionError(
-                    f"inverse({output!r}): {shown(number)} is no id: expected 0 to {first + len(values) - 1}."
+                    f"inverse({output!r}): {shown(number)} is not an id: expected 0 to {first + len(values) - 1}."
                 )
             found.append(values[place - first] if place >= first else None)
         return found

@@ -35,7 +35,7 @@ def statistics(
     on_rows: Callable[[int], object] | None = None,
     **options: Any,
 ) -> Statistics:
-    """What the columns of a source hold: missing and different values, ends, means, quantiles, most frequent values.
+    """What the columns of a source hold: nulls, distinct values, range, mean, quantiles, most frequent values.
 
     One scan counts them, with the partials that a fit counts: figures are those that transforms learn, bit for bit.
 

@@ -109,7 +109,8 @@ def _check_schema(returned: pa.Schema, expected: pa.Schema) -> None:
         got, wanted = str(returned.names), str(expected.names)
     raise SchemaMismatchError(
         f"transform returned the columns {got} where its call on 0 rows (or Transform(schema=)) said {wanted}. Columns "
-        "and types must not depend on the rows: give arrays a dtype, or pass Transform(schema=)."
+        "and types must not depend on the rows: give arrays a dtype and, also for 0 rows, their shape (as by "
+        "reshape(-1, length)), or pass Transform(schema=)."
     )
 
 

@@ -35,8 +35,9 @@ def conform(column: pa.ChunkedArray | None, rows: int, kind: pa.DataType, where:
         return (pc.run_end_decode(column) if pt.is_run_end_encoded(column.type) else column).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaMismatchError(
-            f"{where}: a value of type {column.type} does not fit {kind}, the column's type over all files: {error}. "
-            "Give schema= with a type that holds the values of all files, or read the files of each type apart."
+            f"{where}: a value of type {column.type} does not fit {kind}, the column's type (schema= says it, or all "
+            f"files together): {error}. Give schema= with a type that holds the values of all files, or read the files "
+            "of each type apart."
         ) from error
 
 

@@ -297,7 +297,7 @@ def regular(files: Sequence[Stored]) -> list[Stored]:
             raise DataNotFoundError(f"{printable(file.path)} is {printable(file.special)}: restore it, or remove it.")
     if special:
         _LOG.warning(
-            "left out %d of %d that are no regular files; the first is %s, %s",
+            "left out %d of %d that are not regular files; the first is %s, %s",
             len(special), len(files), printable(special[0].path), special[0].special,
         )  # fmt: skip
     return [file for file in files if not file.special]

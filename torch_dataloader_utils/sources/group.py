@@ -49,7 +49,7 @@ def for_each(option: str, value: Any, names: Names, missing: float | None = None
         raise OptionError(f"{option}={shown(value)} by name, but datasets is a list: pass a dict of datasets.")
     unknown = [name for name in value if name not in names]
     without = [name for name in names if missing is None and name not in value]
-    faults = [f"{_names(unknown)} {'is no dataset' if len(unknown) == 1 else 'are no datasets'}"] if unknown else []
+    faults = [f"{_names(unknown)} {'is not a dataset' if len(unknown) == 1 else 'are not datasets'}"] if unknown else []
     faults += [f"{_names(without)} {'has' if len(without) == 1 else 'have'} none"] if without else []
     if faults:
         whose = "each" if missing is None else "some"

@@ -143,7 +143,10 @@ def _only_format(files: Sequence[FoundFile], kinds: Sequence[str | None]) -> For
     """The single format of all data.
 
     Raises:
-        OptionError: there is none, or several; the message lists what was found.
+        DataNotFoundError: there are other files alone.
+        OptionError: there are data of several formats, or of none that is known.
+
+    Each message lists what was found.
     """
     formats = {kind for kind in kinds if kind is not None}
     if len(formats) == 1 and _UNKNOWN not in formats:
@@ -153,10 +156,11 @@ def _only_format(files: Sequence[FoundFile], kinds: Sequence[str | None]) -> For
         paths.setdefault(kind or "of no known format", []).append(file.path)
     found = "; ".join(f"{len(those)} {kind}: {_names(those)}" for kind, those in paths.items())
     known = "; ".join(f"{entry.name} ({', '.join(entry.suffixes)})" for entry in file_formats())
-    raise OptionError(
-        f"expected files of one supported format, found {found}. Supported: {known}. "
-        "Give format= to read those of one format, name the files by a glob such as 'folder/*.parquet', or combine() "
-        "such globs to read several formats (for a format of your own: register_format)."
+    error = OptionError if formats else DataNotFoundError
+    raise error(
+        f"expected files of one supported format, found {found}. Supported: {known}. To read those of one format, pass "
+        "Files(path, format=...), or name them by a glob such as 'folder/*.parquet'; combine() such globs to read "
+        "several formats (for a format of your own: register_format)."
     )
 
 
@@ -172,7 +176,8 @@ def _no_data(entry: FormatEntry, left: Sequence[FoundFile]) -> DataNotFoundError
 def _announce(entry: FormatEntry, left: Sequence[FoundFile], total: int, *, given: bool) -> None:
     """Log the number of skipped files, and the first of them."""
     hint = "" if given else (
-        f" Pass format={entry.name!r} if that is right; to read such files, name them by a glob such as 'folder/*.txt'."
+        f" Pass Files(path, format={entry.name!r}) if that is right; to read such files, name them by a glob such as "
+        "'folder/*.txt'."
     )  # fmt: skip
     _LOG.log(
         logging.INFO if given else logging.WARNING,

@@ -24,7 +24,7 @@ from torch_dataloader_utils.errors import (
     RowErrors,
     UnsupportedTypeError,
 )
-from torch_dataloader_utils.printing import shown
+from torch_dataloader_utils.printing import listed, shown
 from torch_dataloader_utils.transforms.columns import check_column, place_of, replaced
 
 _WHO = "DecodeImages"
@@ -71,7 +71,9 @@ class DecodeImages:
         object.__setattr__(self, "size", checked_size(self.size, _WHO))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise OptionError(f"{_WHO}({name}={shown(getattr(self, name))}): expected one of {choices}.")
+                raise OptionError(
+                    f"{_WHO}({name}={shown(getattr(self, name))}): expected one of {listed(choices, show=repr)}."
+                )
         if isinstance(self.max_pixels, bool) or not isinstance(self.max_pixels, int) or self.max_pixels < 1:
             raise OptionError(f"{_WHO}(max_pixels={shown(self.max_pixels)}): expected a positive int.")
 
