@@ -208,7 +208,7 @@ class Description:
         stored = f"{in_bytes(self.stored_bytes)} stored, " if self.stored_bytes else ""
         return [
             ("files", f"{self.files:,} ({stored}about {in_bytes(self.decoded_bytes)} decoded)"),
-            *((name, text.removeprefix(f"{name} ")) for name in _SAID if (text := getattr(self, name))),
+            *((name, text) for name in _SAID if (text := getattr(self, name))),
             *([("left out", self._skipped_in_words)] if self.skipped else []),
             *([("packed", self.packing)] if self.packing else []),
             ("documents" if self.packing and self.units == "rows" else self.units, self._rows_in_words),
