@@ -105,7 +105,7 @@ def test_single_properties_are_added_to_those_of_the_config(tdu):
     Path("config.yaml").write_text("path: data\nstorage_options: {anon: true, region: a}\nnum_ranks: 3\n")
     empty = dict.fromkeys((*OWN_OPTIONS, "paths", "table", "delta", "catalog_config"))
     given = {**empty, "config": Path("config.yaml"), "set_": [], "catalog": [], "storage_option": ["region=b"]}
-    assert data_of(given).keywords == {"storage_options": {"anon": True, "region": "b"}, "num_ranks": 3}
+    assert data_of(given).keywords == {"storage_options": {"anon": True, "region": "b"}, "num_ranks": 3, "rank": 0}
 
 
 SUBSET = """

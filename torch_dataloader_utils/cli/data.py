@@ -27,11 +27,13 @@ class Data:
         call: the call that makes its loader.
         where: the path, the paths or the table.
         keywords: those given; may hold credentials, so never printed.
+        rank: the one that was named; None: of several ranks, the first stands for all.
     """
 
     call: Call
     where: str | list[str]
     keywords: Mapping[str, Any] = field(repr=False)
+    rank: int | None = None
 
     def open(self, **others: Any) -> tuple[Any, Any]:
         """A loader and its dataset; `others` are keywords that replace those given.
@@ -43,10 +45,7 @@ class Data:
 
         unused = ("device", "pack", "sequences") if others.get("output_format") == "arrow" else ()
         dataset: Any = getattr(package, DATASETS[self.call])
-        keywords = {**self.but(*unused).keywords, **others}
-        if keywords.get("num_ranks") is not None:
-            keywords.setdefault("rank", 0)
-        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **keywords)
+        loader: tuple[Any, Any] = dataset.create_dataloader(self.where, **{**self.but(*unused).keywords, **others})
         return loader
 
     def but(self, *names: str, **others: Any) -> Data:
@@ -78,8 +77,10 @@ def data_of(given: Mapping[str, Any]) -> Data:
     }
     call = _one_of(where, target)
     named = where[call]
-    keywords = _joined(config, _options(given))
-    return Data(call, named[0] if isinstance(named, list) and len(named) == 1 else named, keywords)
+    options = _options(given)
+    rank = options.get("rank", config.get("rank"))
+    named = named[0] if isinstance(named, list) and len(named) == 1 else named
+    return Data(call, named, _joined(config, options), rank)
 
 
 def _source(config: Mapping[str, Any]) -> tuple[Call | None, dict[str, Any]]:
@@ -105,7 +106,10 @@ def _joined(config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, 
     """The keywords of both; single properties of a store or catalog are added to those of the config."""
     both = [name for name in _PROPERTIES if isinstance(config.get(name), Mapping)]
     added = {name: {**config[name], **options[name]} for name in both if isinstance(options.get(name), Mapping)}
-    return {**config, **options, **added}
+    keywords = {**config, **options, **added}
+    if keywords.get("num_ranks") is not None:
+        keywords.setdefault("rank", 0)
+    return keywords
 
 
 def _loader(config: dict[str, Any]) -> dict[str, Any]:

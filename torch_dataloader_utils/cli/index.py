@@ -18,9 +18,7 @@ _SHOWN = 20  # paths of each kind of change
 
 def run(data: Data, output: Output, *, check: bool) -> Result:
     """The manifest that was written; or with `check`, how the files differ from it."""
-    read = (
-        parse_options(data.but("device", "num_ranks", "rank").keywords).read if data.call == "files" else ReadOptions()
-    )
+    read = parse_options(data.but("device").keywords).read if data.call == "files" else ReadOptions()
     if read.manifest is None:
         raise OptionError("index needs PATH and --manifest FILE. (Tables need none: they have metadata.)")
     with output.warnings_of_package():

@@ -91,8 +91,8 @@ def run(data: Data, output: Output, *, epoch: int, html: Path | None) -> Result:
     with output.warnings_of_package(lambda: shown):
         dataset, refused = _opened(data.but("device"))
         found = overview(dataset, epoch)
-        if (rank := data.keywords.get("rank")) is not None:
-            found = replace(found, one=dataset.plan(epoch, rank))
+        if data.rank is not None:
+            found = replace(found, one=dataset.plan(epoch, data.rank))
         shown += [] if output.as_json else map(str, found.description.warnings)
         if html is not None:
             dataset.plan_page(html, epoch)

@@ -87,7 +87,7 @@ class ColumnPlan:
                 "a list.",
                 remedies=[use("replaces both", nulls=instead(Example("Fill(number)", filled)))],
             )
-        can_be_nan = isinstance(self.leaf, ScalarLeaf) and output["dtype"].startswith("float")
+        can_be_nan = isinstance(self.leaf, ScalarLeaf) and self.leaf.element.holds_null
         if can_be_nan:  # only a dict asks for an error
             no_null = "nulls= says 'error' for it"
         if self.nulls == "drop":
