@@ -156,8 +156,8 @@ class RankPlan:
 
     @property
     def _title(self) -> str:
-        rows = "rows known only after reading" if self.rows is None else plural(self.rows, self.unit.planned)
-        rows = rows if self.num_splits else plural(0, self.unit.planned)
+        known = self.rows if self.num_splits else 0
+        rows = "rows known only after reading" if known is None else plural(known, self.unit.planned)
         steps = "" if self.steps is None else f" in {plural(self.steps, 'step')}"
         size = plural(self.batch_rows, self.unit.planned)
         batches = "batches by length" if self.unit is Unit.BATCH else f"batches of {size}"
