@@ -7,6 +7,7 @@ import logging
 import zipfile
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils import Fill, NullValueError, OptionError, Shuffle, StructuredDataset, combine, stream
+from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.formats.parquet.pages import PageDecoder
 from torch_dataloader_utils.kernels.library import pages_library
 from torch_dataloader_utils.kernels.pages import delivers
 from torch_dataloader_utils.reading import straight
+from torch_dataloader_utils.reading.windows import WindowReader
 
 I64 = npt.NDArray[np.int64]
 
@@ -396,3 +399,78 @@ def test_decimals_stored_as_numbers_are_read_straight(
         moved.clear()
     with pytest.raises(NullValueError, match="'price'"):
         list(stream(str(tmp_path), columns=["price"], nulls={"price": "error"}, shuffle=shuffle, num_ranks=1, rank=0))
+
+
+def _bytes_of(batch: dict[str, Any], key: str) -> list[bytes]:
+    values, offsets = batch[key]["values"].tobytes(), batch[key]["offsets"].tolist()
+    return [values[first:last] for first, last in pairwise(offsets)]
+
+
+@pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
+@pytest.mark.parametrize("strings", ["list", "bytes"])
+@pytest.mark.parametrize("window_rows", [1 << 20, 700])
+def test_numbers_of_words_are_gathered_where_words_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strings: str, window_rows: int
+) -> None:
+    """The same batches as by pyarrow; columns that some file stores otherwise, or with nulls, are read as before."""
+    rng, rows = np.random.default_rng(5), 4000
+    for part in range(3):
+        few = [f"wörd {number}" * (number % 4) for number in rng.integers(0, 40, rows)]
+        columns = {
+            "id": pa.array(np.arange(rows) + part * rows),
+            "text": pa.array(few, pa.string()),
+            "large": pa.array(few[::-1], pa.large_string()),
+            "view": pa.array(few, pa.string_view()),
+            "data": pa.array([word.encode() + b"\xff" for word in few], pa.binary()),
+            "mixed": pa.array(few if part else [f"{word} {i}" for i, word in enumerate(few)]),  # one file: plain
+            "other": pa.array(few, pa.large_string() if part == 1 else pa.string()),
+            "nulls": pa.array([None if part == 2 and i % 7 == 0 else word for i, word in enumerate(few)]),
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"{part}.parquet", row_group_size=900, write_statistics=part < 2)
+    taken: set[str] = set()
+    of_words = WindowReader._of_words
+    monkeypatch.setattr(WindowReader, "_of_words", lambda *given: _noted(taken, of_words(*given)))
+    options = {"shuffle": Shuffle(window_rows=window_rows), "num_ranks": 1, "rank": 0, "strings": strings}
+    form = {"output_format": "numpy", "batch_size": 99, "nulls": {"nulls": Fill("none")}}
+    found = []
+    for engine in ("pyarrow", "auto"):
+        loader = stream(str(tmp_path), format_options={"engine": engine}, **options, **form)
+        found.append([batch for epoch in range(2) for batch in _epoch(loader, epoch)])
+        assert bool(taken) == (engine == "auto")
+    assert {"text", "large", "view", "data"} <= taken
+    if window_rows > 3 * rows:  # each window has all files
+        assert taken <= {"text", "large", "view", "data", "other"}
+    for mine, other in zip(*found, strict=True):
+        for key, values in mine.items():
+            if strings == "bytes" and key != "id":
+                assert _bytes_of(mine, key) == _bytes_of(other, key)
+            else:
+                np.testing.assert_array_equal(values, other[key])
+
+
+@pytest.mark.skipif(pages_library() is None, reason="the decoder is not compiled here")
+def test_a_damaged_word_is_an_error_where_a_row_has_it(tmp_path: Path) -> None:
+    text = pa.array([b"whole", b"dam\xff"]).cast(pa.binary())
+    words = pa.Array.from_buffers(pa.string(), 2, text.buffers())
+    for name, last in (("none", 0), ("one", 1)):
+        numbers = pa.array([*np.zeros(99, np.int32), last], pa.int32())
+        pq.write_table(pa.table({"text": pa.DictionaryArray.from_arrays(numbers, words)}), tmp_path / f"{name}.parquet")
+    options = {"shuffle": True, "num_ranks": 1, "rank": 0, "batch_size": 50, "strings": "list"}
+    assert [batch["text"] for batch in stream(str(tmp_path / "none.parquet"), **options)] == [["whole"] * 50] * 2
+    messages = []
+    for engine in ("pyarrow", "auto"):
+        with pytest.raises(DataLoaderUtilsError) as caught:
+            list(stream(str(tmp_path / "one.parquet"), format_options={"engine": engine}, **options))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "UTF-8" in messages[0]
+
+
+def _noted(keys: set[str], columns: dict[str, Any]) -> dict[str, Any]:
+    keys.update(columns)
+    return columns
+
+
+def _epoch(loader: Any, epoch: int) -> list[dict[str, Any]]:
+    loader.set_epoch(epoch)
+    return list(loader)

@@ -51,6 +51,19 @@ def test_a_damaged_string_in_a_list_is_named(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.parametrize("kind", ["dictionary", "json"])
+def test_a_damaged_string_is_named_in_all_encodings(tmp_path: Path, kind: str) -> None:
+    strings, numbers = damaged_strings(), pa.array([0, 1, 2], pa.int32())
+    column = {
+        "dictionary": pa.DictionaryArray.from_arrays(numbers, strings),
+        "json": pa.ExtensionArray.from_storage(pa.json_(pa.string()), strings),
+    }[kind]
+    pq.write_table(pa.table({"id": [1, 2, 3], "s": column}), tmp_path / "f.parquet")
+    for output in ("torch", "dict", "arrow"):
+        with pytest.raises(FileReadError, match=r"column 's' .* not UTF-8 .*f.parquet.*at row 1 of .*strings='bytes'"):
+            read(tmp_path / "f.parquet", output_format=output)
+
+
 @pytest.mark.parametrize("name", ["f.parquet", "f.orc", "f.arrow"])
 def test_a_damaged_name_of_a_column_is_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

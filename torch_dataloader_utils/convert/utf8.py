@@ -7,13 +7,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
+from torch_dataloader_utils.convert.buffers import plain, unencoded
 from torch_dataloader_utils.errors import FileReadError, use
 
 _SHOWN = 40  # bytes of a value in a message
 
 
 def check_utf8(name: str, column: pa.ChunkedArray, where: str) -> None:
-    """Check all strings of a column, also those in lists and structs.
+    """Check all strings of a column, also those in lists and structs, and the words of dictionaries that rows have.
 
     Raises:
         FileReadError: one is not UTF-8; the message names column and row.
@@ -22,10 +23,10 @@ def check_utf8(name: str, column: pa.ChunkedArray, where: str) -> None:
         return
     first = 0
     for chunk in column.chunks:
-        if _damaged(chunk):
-            row = _first_damaged(chunk)
-            bad = chunk.slice(row, 1)
-            value = f" ({bad.cast(pa.large_binary())[0].as_py()[:_SHOWN]!r})" if not pt.is_nested(chunk.type) else ""
+        if _damaged(chunk) and _damaged(rows := _values(chunk)):
+            row = _first_damaged(rows)
+            bad = rows.slice(row, 1)
+            value = f" ({bad.cast(pa.large_binary())[0].as_py()[:_SHOWN]!r})" if not pt.is_nested(rows.type) else ""
             raise FileReadError(
                 f"column {name!r} has a string that is not UTF-8{value} in {where}, at row {first + row} of those "
                 "read. Leave the column out with columns=, write the file again, or read strings as bytes.",
@@ -35,9 +36,15 @@ def check_utf8(name: str, column: pa.ChunkedArray, where: str) -> None:
 
 
 def _holds_text(kind: pa.DataType) -> bool:
+    kind, _ = unencoded(kind)
     if pt.is_string(kind) or pt.is_large_string(kind):
         return True
     return pt.is_nested(kind) and any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _values(array: pa.Array) -> pa.Array:
+    """The rows themselves: a dictionary may have words that none of them has."""
+    return plain(array, unencoded(array.type)[1])
 
 
 def _damaged(array: pa.Array) -> bool:
@@ -56,6 +63,8 @@ def _all_ascii(array: pa.Array) -> bool:
     if pt.is_string(kind) or pt.is_large_string(kind):
         content = _content(array)
         return not len(content) or int(content.max()) < 0x80
+    if pt.is_dictionary(kind):
+        return _all_ascii(array.dictionary)
     if pt.is_struct(kind):
         return all(_all_ascii(array.field(number)) for number in range(kind.num_fields))
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
@@ -74,12 +83,12 @@ def _content(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 def _first_damaged(array: pa.Array) -> int:
     """The first row with a damaged value; there is one."""
-    first, last = 0, len(array)
-    while last - first > 1:
-        middle = (first + last) // 2
-        # Not a slice: of nested types, it would be checked with all values.
-        if _damaged(array.take(pa.array(range(first, middle)))):
-            last = middle
-        else:
-            first = middle
-    return first
+    return next(row for row, value in enumerate(array) if not _readable(value))
+
+
+def _readable(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except ValueError:  # also of a time that Python cannot hold, beside damaged text
+        return False
+    return True

@@ -123,6 +123,17 @@ class Reader(ABC):
         """
         return ()
 
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """Those of the columns of strings or bytes that are stored as numbers of few words; by default none.
+
+        They have all rows of the segments, in chunks with a dictionary each, of words with offsets of 32 bits.
+
+        Args:
+            segment_numbers: as in `read`.
+            columns: as in `read`.
+        """
+        return {}
+
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns that the compiled decoder can take, with a chunk for each segment; by default none.
 

@@ -64,6 +64,10 @@ class AddedReader:
         """The columns of these that the file holds."""
         return [name for name in columns if name != self._added]
 
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """Those of the file's own columns."""
+        return self._inner.codes(segment_numbers, self._stored(columns))
+
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the file's own columns."""
         return self._inner.chunks(segment_numbers, self._stored(columns))

@@ -31,6 +31,10 @@ class FileReader(Protocol):
         """Which of these columns one call of `read` of so many rows decodes best, in order; call again for others."""
         ...
 
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """Those of the columns of strings or bytes that are numbers of few words: in chunks with a dictionary each."""
+        ...
+
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns that `kernels.pages` can decode: chunk for each segment, of all rows."""
         ...

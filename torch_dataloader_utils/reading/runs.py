@@ -223,6 +223,22 @@ class RunReader:
         }
         return [by_name[item.name] for item in wanted]
 
+    def codes(self, runs: Sequence[SegmentRun], item: pa.Field) -> list[pa.ChunkedArray]:
+        """A column of strings or bytes without nulls, in each run: numbers of few words; [] if it is not stored so."""
+        found: list[pa.ChunkedArray] = []
+        if not self.alone or item.name in self._spec.partition_names:
+            return found
+        recorder().enter("decode")
+        for run in runs:
+            reader = self._reader(self._files[run.file])
+            with unchanged(reader):
+                numbers = [segment.number for segment in self.segments(run)]
+                column = reader.codes(numbers, _as_resolved(reader, [item])).get(item.name)
+            if column is None or column.null_count:
+                return []
+            found.append(column)
+        return found
+
     def holds(self, runs: Sequence[SegmentRun]) -> bool:
         """Whether `chunks` may have columns of these runs: read alone, from files that are open together."""
         return self.alone and len({run.file for run in runs}) <= self._most_open
@@ -233,9 +249,8 @@ class RunReader:
         parts: list[Mapping[str, Chunks]] = []
         for run in runs:
             reader = self._reader(self._files[run.file])
-            kinds = dict(zip(reader.schema.names, reader.schema.types, strict=True))
-            names = [name for item in items if (kind := kinds.get(name := item.name)) is not None and kind == item.type]
-            parts.append(reader.chunks([segment.number for segment in self.segments(run)], names))
+            numbers = [segment.number for segment in self.segments(run)]
+            parts.append(reader.chunks(numbers, _as_resolved(reader, items)))
             items = [item for item in items if item.name in parts[-1]]
         if len(parts) == 1:
             return dict(parts[0])
@@ -349,6 +364,12 @@ class RunReader:
         if spec.partition_names:
             wanted = pa.schema([item for item in wanted if item.name not in spec.partition_names])
         return partial(spec.opener.open, file.info, file.layout, spec.storage, spec.format_options, wanted)
+
+
+def _as_resolved(reader: FileReader, items: Sequence[pa.Field]) -> list[str]:
+    """Those of the columns that the file has, with the resolved type."""
+    kinds = dict(zip(reader.schema.names, reader.schema.types, strict=True))
+    return [item.name for item in items if kinds.get(item.name) == item.type]
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pyarrow as pa
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory, Ragged, Text, concat
 from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.convert.elements import stored_values
+from torch_dataloader_utils.convert.leaves import TextLeaf
 from torch_dataloader_utils.errors import DataLoaderUtilsError
 from torch_dataloader_utils.events import NO_WORK, recorder, recording
 from torch_dataloader_utils.kernels import BucketOrder, compiled, put, take
@@ -250,6 +251,21 @@ class Gather:
             return kind.taken(drawn, self._places, self.pool.lease)
         return concat(drawn).take(self._places)
 
+    def words(self, words: Sequence[Column], runs: Sequence[Array]) -> Column:
+        """As `column`, of rows that are words.
+
+        Args:
+            words: all words, one part after another.
+            runs: of each run, the words of its rows, by number: uint32 [rows].
+        """
+        drawn = [draw.of(runs[draw.run]) for unit in self.units for draw in unit.draws]
+        joined, numbers = (self.pool.lease(4 * rows).view(np.uint32) for rows in (self.drawn, self.rows))
+        np.concatenate(drawn, out=joined)
+        take(joined, self._places, numbers, self.pool.lease)
+        kind: Any = type(words[0])
+        taken: Column = kind.taken(words, numbers, self.pool.lease)
+        return taken
+
     @cached_property
     def _places(self) -> Places:
         """The positions of all rows among those that the units draw."""
@@ -423,6 +439,7 @@ class WindowReader:
         self._part = part
         self._straight = straight
         self._dense, self._stored = converter.dense, converter.stored
+        self._texts = [name for name, leaf in converter.ragged.items() if isinstance(leaf, TextLeaf)]
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
         self._numbers = Scratch()
 
@@ -440,13 +457,40 @@ class WindowReader:
             columns |= self._read(shared, part)
         return columns
 
+    def _of_words(self, shared: WindowRead, item: pa.Field) -> dict[str, Column]:
+        """The output of a column of few words, by its key: their numbers are gathered. Empty if it is another."""
+        runs = self._runs.codes(shared.runs, item) if item.name in self._texts else []
+        words: list[dict[str, Column]] = []
+        numbers: list[Array] = []
+        first = 0
+        for run, column in zip(shared.runs, runs, strict=bool(runs)):
+            own: list[Array] = []
+            for chunk in column.chunks:
+                try:
+                    words.append(self._converted(item, pa.chunked_array([chunk.dictionary.cast(item.type)]), run))
+                except DataLoaderUtilsError:  # it may be of a word that no row has
+                    return {}
+                own.append(chunk.indices.to_numpy().view(np.uint32) + np.uint32(first))
+                first += len(chunk.dictionary)
+            numbers.append(np.concatenate(own))
+        if not runs:
+            return {}
+        recorder().enter("shuffle")
+        return {key: shared.gather.words([each[key] for each in words], numbers) for key in words[0]}
+
     def _read(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
         """The output of the columns of one call of a file's reader."""
         if all(item.name in self._dense for item in items):
             return self._gathered(shared, items)
-        read = [self._arrays(run, items, copied=False) for run in shared.runs]
         columns: dict[str, Column] = {}
-        for item, *arrays in zip(items, *read, strict=True):
+        rest: list[pa.Field] = []
+        for item in items:
+            words = self._of_words(shared, item)
+            columns |= words
+            if not words:
+                rest.append(item)
+        read = [self._arrays(run, rest, copied=False) for run in shared.runs] if rest else []
+        for item, *arrays in zip(rest, *read, strict=True):
             by_run = [self._converted(item, *each) for each in zip(arrays, shared.runs, strict=True)]
             recorder().enter("shuffle")
             columns |= {key: self._in_order(shared, [each[key] for each in by_run]) for key in by_run[0]}

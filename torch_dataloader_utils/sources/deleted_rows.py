@@ -274,6 +274,10 @@ class _LiveReader:
             kept = self._left(segments, counts)
             return arrays if kept is None else [kept.of(array) for array in arrays]
 
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """None, because rows are left out."""
+        return {}
+
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """None, because rows are left out."""
         return {}

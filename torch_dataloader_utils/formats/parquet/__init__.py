@@ -140,6 +140,21 @@ class ParquetReader(Reader):
     def _as_words(self, arrays: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.ChunkedArray]:
         return {name: numbered(column, self.schema.field(name).type) for name, column in arrays.items()}
 
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """Those of the columns of a local file that have few words, by the package's own decoder."""
+        if self._pages is None or self._leaves:
+            return {}
+        groups = [self._metadata.row_group(group) for group in segment_numbers]
+        with_nulls = {name for group in segment_numbers for name in self.metadata.nulls.get(group, ())}
+        few = [
+            name
+            for name in columns
+            if name not in with_nulls
+            for leaf in self._by_name[name]
+            if all(holds_codes(self.source, group.column(leaf), in_lists=False) for group in groups)
+        ]
+        return self._pages.codes(segment_numbers, few)
+
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns of a local file that are stored as the package's own decoder knows."""
         return {} if self._pages is None else self._pages.chunks(segment_numbers, columns)

@@ -93,6 +93,12 @@ class _Form(NamedTuple):
         whole = self.decimal and self.kind == _KINDS["INT64"]
         return self._replace(decimal=False, width=8) if whole else self
 
+    @property
+    def coded(self) -> _Form:
+        """That of strings or bytes as dictionaries, whose offsets are int32."""
+        words = pa.string() if pt.is_string(self.values) or pt.is_large_string(self.values) else pa.binary()
+        return self._replace(type=pa.dictionary(pa.int32(), words), values=words, width=4, wide=False, becomes=_CODES)
+
     def offsets(self, rows: int) -> pa.Buffer:
         """Memory for the offsets of so many rows."""
         return pa.allocate_buffer((8 if self.wide else 4) * (rows + 1))
@@ -212,6 +218,13 @@ class PageDecoder:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
         counts = self._counts(groups)
         return self._read([_Part(*part) for part in zip(groups, counts, strict=True)], self._forms.of(columns))
+
+    def codes(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """As `read`, only strings and bytes, as dictionaries: one for each row group."""
+        forms = self._forms.of(columns).items()
+        counts = self._counts(groups)
+        parts = [_Part(*part) for part in zip(groups, counts, strict=True)]
+        return self._read(parts, {name: form.coded for name, form in forms if form.becomes == _TEXTS})
 
     def read_rows(self, groups: Sequence[int], columns: Sequence[str], rows: Numbers) -> dict[str, pa.ChunkedArray]:
         """As `read`, only the rows with these numbers among those of the row groups, and no lists.

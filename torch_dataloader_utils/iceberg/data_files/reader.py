@@ -177,14 +177,21 @@ class IcebergReader:
         stored = [source[0] for source in by_source if len(source) == 1]
         return [by_source[(name,)] for name in self._inner.together(stored, rows)]
 
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        """As `chunks`."""
+        names = self._unchanged(columns)
+        return {names[name]: codes for name, codes in self._inner.codes(segment_numbers, list(names)).items()}
+
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of columns of the file that are columns of the table unchanged, if no row is deleted."""
+        names = self._unchanged(columns)
+        return {names[name]: chunks for name, chunks in self._inner.chunks(segment_numbers, list(names)).items()}
+
+    def _unchanged(self, columns: Sequence[str]) -> dict[str, str]:
+        """Those of the columns that are columns of the file, by the file's name; none if rows are deleted."""
         if self._whole or len(self._positions) or self._by_value is not None:
             return {}
-        by_source = {self._columns[name].sources[0]: name for name in columns if self._columns[name].as_stored}
-        return {
-            by_source[name]: chunks for name, chunks in self._inner.chunks(segment_numbers, list(by_source)).items()
-        }
+        return {self._columns[name].sources[0]: name for name in columns if self._columns[name].as_stored}
 
     def prefetch(self, segment_numbers: Sequence[int]) -> bool:
         """Fetch these segments; as the file's own reader."""
