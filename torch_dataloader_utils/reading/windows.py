@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from torch_dataloader_utils.convert.buffers import fixed
 from torch_dataloader_utils.convert.columns import Array, Column, Dense, Memory, Ragged, Text, concat
 from torch_dataloader_utils.convert.converter import Converter
 from torch_dataloader_utils.convert.elements import stored_values
@@ -121,6 +122,7 @@ def spans_of(counts: Sequence[int], first: int = 0) -> list[Span]:
 
 # Puts the rows of windows in the order of delivery: one column after another, while it is in the processor's cache.
 
+_NUMBER = np.dtype(np.uint32)  # that of a word, which Arrow takes for an int32
 _KEPT = 1 << 20  # rows whose places are kept as numpy takes them, for all columns: as int64 they fill 8 MB
 _NEAR = 3 << 19  # rows of a window up to which its columns are gathered at once: two steps take as long
 _SCATTERED = 256  # bytes of a row from which on it is written to its place at once, without the copy that a take needs
@@ -470,7 +472,7 @@ class WindowReader:
                     words.append(self._converted(item, pa.chunked_array([chunk.dictionary.cast(item.type)]), run))
                 except DataLoaderUtilsError:  # it may be of a word that no row has
                     return {}
-                own.append(chunk.indices.to_numpy().view(np.uint32) + np.uint32(first))
+                own.append(fixed(chunk.indices.buffers()[1], _NUMBER, chunk.offset, len(chunk)) + np.uint32(first))
                 first += len(chunk.dictionary)
             numbers.append(np.concatenate(own))
         if not runs:
