@@ -100,7 +100,7 @@ def _ragged(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list
     offsets, bounds = rebased(column, first, count, size)
     group = pin(torch.from_numpy(column.values[bounds[0] : bounds[-1]]))
     parts = torch.unsafe_split_with_sizes(group, (bounds[1:] - bounds[:-1]).tolist())
-    each_offsets = torch.unsafe_split(pin(torch.from_numpy(offsets.reshape(-1))), size + 1)
+    each_offsets = torch.unsafe_split_with_sizes(pin(torch.from_numpy(offsets.reshape(-1))), [size + 1] * count)
     return [{"values": part, "offsets": part_offsets} for part, part_offsets in zip(parts, each_offsets, strict=True)]
 
 

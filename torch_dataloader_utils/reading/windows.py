@@ -253,19 +253,18 @@ class Gather:
             return kind.taken(drawn, self._places, self.pool.lease)
         return concat(drawn).take(self._places)
 
-    def words(self, words: Sequence[Column], runs: Sequence[Array]) -> Column:
+    def words(self, words: Any, runs: Sequence[Array]) -> Column:
         """As `column`, of rows that are words.
 
         Args:
-            words: all words, one part after another.
+            words: a `Text` or `Ragged` of all words.
             runs: of each run, the words of its rows, by number: uint32 [rows].
         """
         drawn = [draw.of(runs[draw.run]) for unit in self.units for draw in unit.draws]
         joined, numbers = (self.pool.lease(4 * rows).view(np.uint32) for rows in (self.drawn, self.rows))
         np.concatenate(drawn, out=joined)
         take(joined, self._places, numbers, self.pool.lease)
-        kind: Any = type(words[0])
-        taken: Column = kind.taken(words, numbers, self.pool.lease)
+        taken: Column = type(words).taken([words], numbers, self.pool.lease)
         return taken
 
     @cached_property
@@ -462,23 +461,23 @@ class WindowReader:
     def _of_words(self, shared: WindowRead, item: pa.Field) -> dict[str, Column]:
         """The output of a column of few words, by its key: their numbers are gathered. Empty if it is another."""
         runs = self._runs.codes(shared.runs, item) if item.name in self._texts else []
-        words: list[dict[str, Column]] = []
+        if not runs:
+            return {}
+        words = pa.chunked_array([chunk.dictionary for run in runs for chunk in run.chunks]).cast(item.type)
+        try:
+            columns = self._converted(item, words, shared.runs[0])
+        except DataLoaderUtilsError:  # it may be of a word that no row has
+            return {}
+        recorder().enter("shuffle")
         numbers: list[Array] = []
         first = 0
-        for run, column in zip(shared.runs, runs, strict=bool(runs)):
+        for run in runs:
             own: list[Array] = []
-            for chunk in column.chunks:
-                try:
-                    words.append(self._converted(item, pa.chunked_array([chunk.dictionary.cast(item.type)]), run))
-                except DataLoaderUtilsError:  # it may be of a word that no row has
-                    return {}
+            for chunk in run.chunks:
                 own.append(fixed(chunk.indices.buffers()[1], _NUMBER, chunk.offset, len(chunk)) + np.uint32(first))
                 first += len(chunk.dictionary)
             numbers.append(np.concatenate(own))
-        if not runs:
-            return {}
-        recorder().enter("shuffle")
-        return {key: shared.gather.words([each[key] for each in words], numbers) for key in words[0]}
+        return {key: shared.gather.words(column, numbers) for key, column in columns.items()}
 
     def _read(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
         """The output of the columns of one call of a file's reader."""
