@@ -25,6 +25,7 @@ from torch_dataloader_utils.batching.batches import (
     scheduled_batches,
     shard_batches,
 )
+from torch_dataloader_utils.batching.columns import LARGE_BATCH
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.checkpoint.positions import BlockLog
 from torch_dataloader_utils.convert.columns import Objects, Ragged, Text
@@ -97,14 +98,15 @@ def test_each_format_has_its_kind_of_value(output: str) -> None:
 
 @pytest.mark.parametrize("layout", ["ragged", "padded", "nested"])
 @pytest.mark.parametrize("output", ["torch", "numpy"])
-def test_lists_are_cut_with_offsets_of_their_own(output: str, layout: str) -> None:
-    lists = [[1, 2], [], [3], [4, 5, 6], [], [7]]
+@pytest.mark.parametrize("size", [2, LARGE_BATCH])
+def test_lists_are_cut_with_offsets_of_their_own(output: str, layout: str, size: int) -> None:
+    lists = [[1, 2], [], [3], [4, 5, 6], [], [7]] * (size // 2)
     offsets = np.cumsum([0, *map(len, lists)])
     form_of = Padding() if layout == "padded" else layout
     column = Ragged(np.array([value for values in lists for value in values]), offsets, form_of)
     form = make_form(output, ["items"], pin_memory=False)
-    batches = list(form.slices(Block.of_columns(6, {"items": column}), 1, 2, 2))
-    for batch, rows in zip(batches, (lists[1:3], lists[3:5]), strict=True):
+    batches = list(form.slices(Block.of_columns(len(lists), {"items": column}), 1, 2, size))
+    for batch, rows in zip(batches, (lists[1 : 1 + size], lists[1 + size : 1 + 2 * size]), strict=True):
         items = batch["items"]
         if layout == "padded":
             longest = max(map(len, rows))
@@ -113,7 +115,7 @@ def test_lists_are_cut_with_offsets_of_their_own(output: str, layout: str) -> No
         elif layout == "nested" and output == "torch":
             assert [row.tolist() for row in items.unbind()] == rows
         else:
-            assert items["values"].tolist() == sum(rows, [])
+            assert items["values"].tolist() == list(itertools.chain.from_iterable(rows))
             assert items["offsets"].tolist() == [0, *np.cumsum([len(row) for row in rows]).tolist()]
 
 

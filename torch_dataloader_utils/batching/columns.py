@@ -83,6 +83,7 @@ def _text(parts: Sequence[Text], quotas: I64, memory: Memory) -> Text:
 
 _GROUP = 600  # views to create at a time ...
 _LEAST_BATCHES = 8  # ... but at least this many batches, however many columns there are
+LARGE_BATCH = 1 << 13  # rows from which on offsets are made for each batch when it is due: the first comes sooner
 _RECYCLED_BYTES = 1 << 20  # joined batches of at least this size use recycled memory
 _STRINGS = 1024  # that are made at a time for small batches
 
@@ -216,6 +217,10 @@ def padded(values: Array, offsets: Array, padding: Padding) -> tuple[Array, Arra
 
 def ragged_batches(ragged: Ragged, first: int, count: int, size: int) -> Iterator[tuple[Array, Array]]:
     """`count` batches, each as (values, offsets from 0)."""
+    if size >= LARGE_BATCH:
+        for part in (ragged.slice(*span) for span in spans(first, count, size)):
+            yield part.values, part.offsets - part.offsets[0]
+        return
     offsets, bounds = rebased(ragged, first, count, size)
     for rebased_offsets, start, stop in zip(offsets, bounds[:-1], bounds[1:], strict=True):
         yield ragged.values[start:stop], rebased_offsets

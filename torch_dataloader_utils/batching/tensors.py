@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from torch_dataloader_utils.batching.columns import (
+    LARGE_BATCH,
     ColumnForm,
     Cut,
     Jagged,
@@ -96,7 +97,10 @@ def _dense(pin: Pin, column: Dense, first: int, count: int, size: int) -> Sequen
     return torch.unsafe_split_with_sizes(group, [size] * count) if count > 1 and size else [group]
 
 
-def _ragged(pin: Pin, column: Ragged, first: int, count: int, size: int) -> list[dict[str, torch.Tensor]]:
+def _ragged(pin: Pin, column: Ragged, first: int, count: int, size: int) -> Iterable[dict[str, torch.Tensor]]:
+    if size >= LARGE_BATCH:
+        batches = ragged_batches(column, first, count, size)
+        return ({"values": pin(torch.from_numpy(part)), "offsets": pin(torch.from_numpy(own))} for part, own in batches)
     offsets, bounds = rebased(column, first, count, size)
     group = pin(torch.from_numpy(column.values[bounds[0] : bounds[-1]]))
     parts = torch.unsafe_split_with_sizes(group, (bounds[1:] - bounds[:-1]).tolist())
