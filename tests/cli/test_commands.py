@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,6 +39,20 @@ def test_schema_counts_the_rows_of_files_that_lack_a_column_as_nulls(tdu):
 def test_schema_warns_only_of_nulls_that_batches_refuse(tdu):
     assert "Column age" in tdu("schema", "data")
     assert "Column age" not in tdu("schema", "data", "--nulls", "mask")
+
+
+def test_what_schema_says_of_nulls_mends_batches(tdu):
+    ids, text = range(40), [None, "a"] * 20
+    columns = {"id": ids, "day": [None, datetime.date(2024, 5, 1)] * 20, "text": text, "blob": [None, b"a"] * 20}
+    pq.write_table(pa.table(columns), "blanks.parquet")
+    strings = ("--set", "strings=bytes")
+    found = {item["key"]: item["problem"] for item in tdu.json("schema", "blanks.parquet", *strings)["columns"]}
+    assert not found["id"]
+    for key in ("day", "text", "blob"):
+        ways = re.findall(r"--nulls (\w+|'.*?')", found[key])
+        assert len(ways) == (2 if key == "blob" else 3)
+        for way in ways:
+            tdu("head", "blanks.parquet", "--columns", key, *strings, "--nulls", way.strip("'"))
 
 
 def test_describe_shows_what_the_dataset_says(tdu):

@@ -111,7 +111,9 @@ def write_data(folder: Path) -> None:
     decimals = {"price": pa.array([Decimal(row) for row in range(40)], pa.decimal128(30, 2))}
     latin = {"word": pa.array([b"\xfc"] * 40).view(pa.string())}
     few = {"id": range(5)}
+    blanks = {"x": [None, 1.5] * 20, "day": [None, datetime.date(2024, 5, 1)] * 20, "blob": [None, b"a"] * 20}
     for name, values in (
+        ("blanks", blanks),
         ("more_holes", more),
         ("objects", objects),
         ("decimals", decimals),
@@ -421,6 +423,13 @@ CALLS: dict[str, Failing] = {
     "a null under a policy for another column": Failing(
         {"nulls": {"other": "mask"}}, NullValueError, path="more_holes"
     ),
+    "a null of floats where it is an error": Failing(
+        {"nulls": {"x": "error", "day": "mask"}, "columns": ["x", "day"]}, NullValueError, path="blanks"
+    ),
+    "a null of dates where it is an error": Failing(
+        {"nulls": {"day": "error"}, "columns": ["day"]}, NullValueError, path="blanks"
+    ),
+    "a null of bytes": Failing({"strings": "bytes", "columns": ["blob"]}, NullValueError, path="blanks"),
     "a null under a filter": Failing({"filters": [("id", ">", 1)]}, NullValueError, path="holes"),
     "a null that a transform returns": Failing({"transform": lambda batch: batch}, NullValueError, path="holes"),
     "a document longer than a sequence": Failing({"pack": Pack(3, long="error")}, path="tokens"),

@@ -90,10 +90,13 @@ def _problem(source: Source, key: str, nulls: int | None) -> str:
     if not nulls or key not in converter.null_error_columns:
         return ""
     found = plural(nulls, "null")
-    fill = json.dumps({key: {"kind": "fill", "value": 0}})
+    ways = ["--nulls mask", "--nulls drop"]
+    filler = next(plan.filler for plan in converter.plans if plan.key == key)
+    if not isinstance(filler, bytes):  # which JSON has not
+        ways.append(f"""--nulls '{json.dumps({key: {"kind": "fill", "value": filler}})}' (fills them)""")
     return (
-        f"its dtype cannot hold nulls, so batches raise an error at its {found}. Use --nulls mask, --nulls drop or, to "
-        f"fill them, --nulls '{fill}'."
+        f"its dtype cannot hold nulls, so batches raise an error at its {found}. Use {', '.join(ways[:-1])} or "
+        f"{ways[-1]}."
     )
 
 

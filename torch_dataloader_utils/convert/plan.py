@@ -76,7 +76,7 @@ class ColumnPlan:
         name, output = self.key, self.leaf.report()
         kind = "" if output["kind"] == "dense" else f" ({output['kind']})"
         no_null = f"{output['dtype']}{kind} cannot hold nulls"
-        filled = Fill("" if isinstance(self.leaf, TextLeaf) else 0)
+        filled = Fill(self.filler)
 
         def instead(leaf: Any) -> dict[str, Any]:
             return with_leaf(given, "error", name, leaf)
@@ -96,16 +96,22 @@ class ColumnPlan:
             use(f"adds the mask {self.mask_key!r}", nulls=instead("mask")),
             use(nulls=instead(Example("Fill(value)", filled))),
         ]
-        if can_be_nan and name in given:
-            rest = without_leaf(given, name)
-            ways.append(use("NaN", nulls=rest) if rest else leave_out("nulls", effect="NaN"))
-        elif isinstance(self.leaf, ScalarLeaf) and not can_be_nan:
-            ways.append(use("NaN", dtypes={name: "float64"}))
+        named = isinstance(given, Mapping) and name in given  # then it is no NaN, whatever its dtype
+        if isinstance(self.leaf, ScalarLeaf) and (named or not can_be_nan):
+            wider = {} if can_be_nan else {"dtypes": {name: "float64"}}
+            rest = without_leaf(given, name) if named else {}
+            policy = {"nulls": rest} if rest else {}
+            ways.append(use("NaN", without=["nulls"] if named and not rest else [], **wider, **policy))
         message = f"column {name!r} has a null in {where}: {no_null}."
         if self.nulls == "drop" or self.transformed:
             return NullValueError(f"{message} Leave such rows out with filters= or in transform.", remedies=ways)
         ways.append(use("leaves out such rows", nulls=instead("drop")))
         return NullValueError(message, remedies=ways)
+
+    @property
+    def filler(self) -> Any:
+        """A value that may replace nulls."""
+        return self.leaf.kind() if isinstance(self.leaf, TextLeaf) else 0
 
     def report(self) -> dict[str, Any]:
         """Arrow type, kind, dtype, shape, null policy and, if any, unit, timezone and scale."""
