@@ -72,7 +72,7 @@ class Element:
         """What the unscaled numbers of decimals are divided by, rounded once; 0.0 if that is not all."""
         if self.read != "float_decimal" or self.steps or self.natural != self.dtype or self.factor != 1:
             return 0.0
-        exact = 10**self.type.precision <= _EXACT and 0 <= self.type.scale <= _EXACT_SCALE
+        exact = _few_digits(self.type) and 0 <= self.type.scale <= _EXACT_SCALE
         return float(10**self.type.scale) if exact else 0.0
 
     def meant(self, key: str, meaning: Meaning) -> Element:
@@ -264,7 +264,7 @@ def _read_decimal(chunk: pa.Array, element: Element) -> Array:
         values, exact = np.zeros(len(low)), np.zeros(len(low), np.bool_)
     else:
         values = low / float(10**scale) if scale >= 0 else low * float(10**-scale)
-        if 10**chunk.type.precision <= _EXACT:
+        if _few_digits(chunk.type):
             return values
         exact = (low >= -_EXACT) & (low <= _EXACT)
         for high in range(1, words.shape[1]):
@@ -272,6 +272,11 @@ def _read_decimal(chunk: pa.Array, element: Element) -> Array:
     for i in np.flatnonzero(~exact):
         values[i] = _divide(words[i].tobytes(), scale)
     return values
+
+
+def _few_digits(decimal: pa.DataType) -> bool:
+    """Whether float64 holds each unscaled number."""
+    return bool(10**decimal.precision <= _EXACT)
 
 
 def _divide(unscaled: bytes, scale: int) -> float:
