@@ -115,11 +115,11 @@ class Ragged:
             sizes = np.concatenate([np.diff(column.offsets) for column in columns])
             offsets = np.concatenate([[0], np.cumsum(sizes[places])])
             return Ragged(np.empty((offsets[-1], *like.shape[1:]), like.dtype), offsets, columns[0].layout)
-        parts = [(column.values.reshape(-1).view(np.uint8), _times(column.offsets, item)) for column in columns]
+        starts = [column.offsets if item == 1 else column.offsets * item for column in columns]
+        parts = [(column.values.reshape(-1).view(np.uint8), own) for column, own in zip(columns, starts, strict=True)]
         data, offsets = take_ranges(parts, places, memory)
-        if item > 1:
-            offsets //= item
-        return Ragged(data.view(like.dtype).reshape(-1, *like.shape[1:]), offsets, columns[0].layout)
+        ends = offsets if item == 1 else offsets // item
+        return Ragged(data.view(like.dtype).reshape(-1, *like.shape[1:]), ends, columns[0].layout)
 
     def parts(self) -> tuple[Header, list[Array]]:
         """A header (with the layout), values and offsets."""
@@ -287,11 +287,6 @@ def take_rows(chunks: pa.ChunkedArray, places: Array) -> pa.ChunkedArray:
     except pa.ArrowNotImplementedError:  # such as views and run-end encoded arrays, which can only be sliced
         rows = [chunks.slice(place, 1).chunk(0) for place in places.tolist()]
         return pa.chunked_array([pa.concat_arrays(rows)] if rows else [], type=chunks.type)
-
-
-def _times(offsets: Array, item: int) -> Array:
-    """Offsets of bytes, from those of items of so many; of bytes, themselves."""
-    return offsets if item == 1 else offsets * item
 
 
 def _cut(values: Array, offsets: Array, first: int, last: int) -> tuple[Array, Array]:

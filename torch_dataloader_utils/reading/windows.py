@@ -440,7 +440,7 @@ class WindowReader:
         self._part = part
         self._straight = straight
         self._dense, self._stored = converter.dense, converter.stored
-        self._texts = [name for name, leaf in converter.ragged.items() if isinstance(leaf, TextLeaf)]
+        self._texts = frozenset(name for name, leaf in converter.ragged.items() if isinstance(leaf, TextLeaf))
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
         self._numbers = Scratch()
 
