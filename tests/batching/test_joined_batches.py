@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_dataloader_utils.batching import columns as forms
-from torch_dataloader_utils.batching.columns import ColumnForm
+from torch_dataloader_utils.batching.columns import LARGE_BATCH, ColumnForm
 from torch_dataloader_utils.batching.output_formats import make_form
 from torch_dataloader_utils.convert.columns import Dense, Ragged
+from torch_dataloader_utils.convert.layouts import Padding
 from torch_dataloader_utils.reading.blocks import Block
 
 DTYPES = ["bool", "int8", "int16", "float32", "int64", "float64"]
@@ -98,14 +99,21 @@ def test_a_kept_column_keeps_little_more_than_itself():
         del again, kept
 
 
-def test_tensors_of_a_pass_begun_in_inference_mode_can_be_trained_on():
+@pytest.mark.parametrize("layout", ["dense", "ragged", "padded"])
+@pytest.mark.parametrize("size", [10, LARGE_BATCH])
+def test_tensors_requested_in_inference_mode_can_be_trained_on(layout, size):
     form = make_form("torch", ["c0"], pin_memory=False)
-    part = Block.of_columns(100, {"c0": Dense(np.ones(100, np.float32))})
-    batches = form.slices(part, 0, 10, 10)
+    rows, ones = 3 * size, np.ones(3 * size, np.float32)
+    lists = Ragged(ones, np.arange(rows + 1), Padding() if layout == "padded" else layout)
+    part = Block.of_columns(rows, {"c0": Dense(ones) if layout == "dense" else lists})
+    batches = form.slices(part, 0, 3, size)
     with torch.inference_mode():
         first = next(batches)["c0"]
-    weight = torch.ones(10, requires_grad=True)
-    for tensor in (first, next(batches)["c0"]):
-        (weight * tensor).sum().backward()
+    second = next(batches)["c0"]
+    with torch.inference_mode():
+        third = next(batches)["c0"]
+    weight = torch.ones(size, requires_grad=True)
+    for values in (first, second, third):
+        (weight * (values if layout == "dense" else values["values"]).flatten()).sum().backward()
     assert weight.grad is not None
-    assert weight.grad.eq(2).all()
+    assert weight.grad.eq(3).all()

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from torch_dataloader_utils import StructuredDataset
+from torch_dataloader_utils.convert.utf8 import check_utf8
 from torch_dataloader_utils.errors import FileReadError
 
 
@@ -62,6 +63,31 @@ def test_a_damaged_string_is_named_in_all_encodings(tmp_path: Path, kind: str) -
     for output in ("torch", "dict", "arrow"):
         with pytest.raises(FileReadError, match=r"column 's' .* not UTF-8 .*f.parquet.*at row 1 of .*strings='bytes'"):
             read(tmp_path / "f.parquet", output_format=output)
+
+
+def test_damage_that_no_row_has_is_no_error(tmp_path: Path) -> None:
+    """After those that are read, in a word that none has, or below a null."""
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 2, 0], pa.int32()), damaged_strings())
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), words)
+    hidden = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3]), damaged_strings(), mask=pa.array([False, True, False]))
+    for column in (words, lists, hidden):
+        check_utf8("s", pa.chunked_array([column]), "")
+    text = pa.array([b"a"] * 90 + [b"\xff"] + [b"b"] * 9).view(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array(range(101), pa.int32()), text)
+    pq.write_table(pa.table({"l": lists}), tmp_path / "f.parquet")
+    (batch,) = read(tmp_path / "f.parquet", limit=50, batch_size=50)
+    assert batch["l"] == [["a"]] * 50
+    with pytest.raises(FileReadError, match="at row 90"):
+        read(tmp_path / "f.parquet")
+
+
+def test_a_damaged_string_beside_a_time_that_python_has_not_is_named(tmp_path: Path) -> None:
+    days, strings = pa.array([2**31 - 1, 0, 1], pa.int32()).view(pa.date32()), damaged_strings()
+    rows = pa.StructArray.from_arrays([days, strings], ["d", "s"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), rows)
+    pq.write_table(pa.table({"l": lists}), tmp_path / "f.parquet")
+    with pytest.raises(FileReadError, match=r"column 'l' .* not UTF-8 .*f.parquet.*at row 1 of"):
+        read(tmp_path / "f.parquet")
 
 
 @pytest.mark.parametrize("name", ["f.parquet", "f.orc", "f.arrow"])

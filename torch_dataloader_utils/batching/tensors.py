@@ -42,11 +42,27 @@ class TensorForm(ColumnForm):
     def _values(
         self, cuts: Sequence[Cut], sources: Sequence[Any], first: int, count: int, size: int
     ) -> list[Iterable[Any]]:
-        """Normal tensors, even if the first is requested in inference mode: later ones may be trained on."""
+        """Normal tensors, even if some are requested in inference mode: later ones may be trained on."""
         if not torch.is_inference_mode_enabled():
-            return super()._values(cuts, sources, first, count, size)
-        with torch.inference_mode(False):
-            return super()._values(cuts, sources, first, count, size)
+            values = super()._values(cuts, sources, first, count, size)
+        else:
+            with torch.inference_mode(False):
+                values = super()._values(cuts, sources, first, count, size)
+        return [_normal(each) if isinstance(each, Iterator) else each for each in values]
+
+
+def _normal(values: Iterator[Any]) -> Iterator[Any]:
+    """Values that are made when they are due, outside of inference mode, too."""
+    while True:
+        try:
+            if not torch.is_inference_mode_enabled():
+                value = next(values)
+            else:
+                with torch.inference_mode(False):
+                    value = next(values)
+        except StopIteration:
+            return
+        yield value
 
 
 def pinning(pin_memory: bool) -> Pin:

@@ -23,8 +23,7 @@ def check_utf8(name: str, column: pa.ChunkedArray, where: str) -> None:
         return
     first = 0
     for chunk in column.chunks:
-        if _damaged(chunk) and _damaged(rows := _values(chunk)):
-            row = _first_damaged(rows)
+        if _damaged(chunk) and (row := _first_damaged(rows := plain(chunk, unencoded(chunk.type)[1]))) is not None:
             bad = rows.slice(row, 1)
             value = f" ({bad.cast(pa.large_binary())[0].as_py()[:_SHOWN]!r})" if not pt.is_nested(rows.type) else ""
             raise FileReadError(
@@ -42,12 +41,8 @@ def _holds_text(kind: pa.DataType) -> bool:
     return pt.is_nested(kind) and any(_holds_text(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def _values(array: pa.Array) -> pa.Array:
-    """The rows themselves: a dictionary may have words that none of them has."""
-    return plain(array, unencoded(array.type)[1])
-
-
 def _damaged(array: pa.Array) -> bool:
+    """Whether some text of it is damaged, perhaps of no row: a word that none has, or what a null or slice hides."""
     if _all_ascii(array):  # far cheaper to check
         return False
     try:
@@ -81,14 +76,16 @@ def _content(array: pa.Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8)[offsets[array.offset] : offsets[array.offset + len(array)]]
 
 
-def _first_damaged(array: pa.Array) -> int:
-    """The first row with a damaged value; there is one."""
-    return next(row for row, value in enumerate(array) if not _readable(value))
+def _first_damaged(array: pa.Array) -> int | None:
+    """The first row with a damaged text; None if there is none."""
+    return next((row for row, value in enumerate(array) if not _readable(value)), None)
 
 
 def _readable(value: pa.Scalar) -> bool:
     try:
         value.as_py()
-    except ValueError:  # also of a time that Python cannot hold, beside damaged text
+    except UnicodeDecodeError:
         return False
+    except (ValueError, OverflowError):  # of a time beside it that Python cannot hold, which is another error
+        return True
     return True

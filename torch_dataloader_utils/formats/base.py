@@ -20,6 +20,7 @@ from torch_dataloader_utils.late_imports import pc
 from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.schemas.depth import MOST_LEVELS, nests_too_deeply
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder
 from torch_dataloader_utils.storage import Decoding, Naming, Storage, confirm_unchanged, prefetch
 
 # Packs a file's layout into bytes for a manifest: thousands of files are unpacked without parsing a footer.
@@ -123,10 +124,11 @@ class Reader(ABC):
         """
         return ()
 
-    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, DictionaryDecoder]:
         """Those of the columns of strings or bytes that are stored as numbers of few words; by default none.
 
-        They have all rows of the segments, in chunks with a dictionary each, of words with offsets of 32 bits.
+        What each maps to decodes all rows of the segments, in chunks with a dictionary each, of words with offsets of
+        32 bits; None if they cannot be decoded so. It is called before the file is closed.
 
         Args:
             segment_numbers: as in `read`.

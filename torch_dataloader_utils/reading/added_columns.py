@@ -14,6 +14,7 @@ from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import FileLayout, Segment
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder
 
 
 class AddingOpener:
@@ -64,7 +65,7 @@ class AddedReader:
         """The columns of these that the file holds."""
         return [name for name in columns if name != self._added]
 
-    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, DictionaryDecoder]:
         """Those of the file's own columns."""
         return self._inner.codes(segment_numbers, self._stored(columns))
 

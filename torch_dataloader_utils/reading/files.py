@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from torch_dataloader_utils.kernels.pages import Chunks
 from torch_dataloader_utils.model import DataFileInfo, FileLayout
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder
 from torch_dataloader_utils.storage import Storage
 
 
@@ -31,8 +32,8 @@ class FileReader(Protocol):
         """Which of these columns one call of `read` of so many rows decodes best, in order; call again for others."""
         ...
 
-    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
-        """Those of the columns of strings or bytes that are numbers of few words: in chunks with a dictionary each."""
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, DictionaryDecoder]:
+        """Those of the columns of strings or bytes that are numbers of few words, and what decodes them so."""
         ...
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:

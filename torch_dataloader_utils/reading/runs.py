@@ -22,7 +22,7 @@ from torch_dataloader_utils.reading.decoding import Numbers, calls_of, decoder_c
 from torch_dataloader_utils.reading.files import FileReader
 from torch_dataloader_utils.reading.places import RowOfFile, row_of_file
 from torch_dataloader_utils.schemas.columns import conform, constant
-from torch_dataloader_utils.schemas.dictionaries import as_dictionaries, numbered
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder, as_dictionaries, numbered
 from torch_dataloader_utils.schemas.merge import without_dictionaries
 from torch_dataloader_utils.storage import usable_cores
 
@@ -223,24 +223,27 @@ class RunReader:
         }
         return [by_name[item.name] for item in wanted]
 
-    def codes(self, runs: Sequence[SegmentRun], item: pa.Field) -> list[pa.ChunkedArray]:
-        """A column of strings or bytes without nulls, in each run: numbers of few words; [] if it is not stored so."""
-        found: list[pa.ChunkedArray] = []
-        if not self.alone or item.name in self._spec.partition_names:
-            return found
+    def codes(self, runs: Sequence[SegmentRun], item: pa.Field) -> list[pa.ChunkedArray | None]:
+        """A column of strings or bytes as numbers of few words, in each run: None where a decoder refused it.
+
+        [] if it is stored otherwise in any of them, which is known before one is decoded.
+        """
+        if not self.holds(runs) or item.name in self._spec.partition_names:
+            return []
         recorder().enter("decode")
-        for run in runs:
-            reader = self._reader(self._files[run.file])
-            with unchanged(reader):
+        decoders: list[DictionaryDecoder] = []
+        with self.unchanged(runs):
+            for run in runs:
+                reader = self._reader(self._files[run.file])
                 numbers = [segment.number for segment in self.segments(run)]
-                column = reader.codes(numbers, _as_resolved(reader, [item])).get(item.name)
-            if column is None or column.null_count:
-                return []
-            found.append(column)
-        return found
+                found = reader.codes(numbers, _as_resolved(reader, [item]))
+                if not found:
+                    return []
+                decoders.append(found[item.name])
+            return [decode() for decode in decoders]
 
     def holds(self, runs: Sequence[SegmentRun]) -> bool:
-        """Whether `chunks` may have columns of these runs: read alone, from files that are open together."""
+        """Whether `chunks` and `codes` may have some of these runs: read alone, from files that are open together."""
         return self.alone and len({run.file for run in runs}) <= self._most_open
 
     def chunks(self, runs: Sequence[SegmentRun], wanted: Sequence[pa.Field]) -> dict[str, Chunks]:

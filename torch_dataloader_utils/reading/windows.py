@@ -122,7 +122,6 @@ def spans_of(counts: Sequence[int], first: int = 0) -> list[Span]:
 
 # Puts the rows of windows in the order of delivery: one column after another, while it is in the processor's cache.
 
-_NUMBER = np.dtype(np.uint32)  # that of a word, which Arrow takes for an int32
 _KEPT = 1 << 20  # rows whose places are kept as numpy takes them, for all columns: as int64 they fill 8 MB
 _NEAR = 3 << 19  # rows of a window up to which its columns are gathered at once: two steps take as long
 _SCATTERED = 256  # bytes of a row from which on it is written to its place at once, without the copy that a take needs
@@ -440,7 +439,7 @@ class WindowReader:
         self._part = part
         self._straight = straight
         self._dense, self._stored = converter.dense, converter.stored
-        self._texts = frozenset(name for name, leaf in converter.ragged.items() if isinstance(leaf, TextLeaf))
+        self._texts = {name for name, leaf in converter.ragged.items() if isinstance(leaf, TextLeaf)}
         self._scratch: defaultdict[int, Scratch] = defaultdict(Scratch)
         self._numbers = Scratch()
 
@@ -460,24 +459,36 @@ class WindowReader:
 
     def _of_words(self, shared: WindowRead, item: pa.Field) -> dict[str, Column]:
         """The output of a column of few words, by its key: their numbers are gathered. Empty if it is another."""
-        runs = self._runs.codes(shared.runs, item) if item.name in self._texts else []
+        if item.name not in self._texts:
+            return {}
+        with noting(lambda: self._runs.where(shared.runs), DataLoaderUtilsError):
+            runs = self._runs.codes(shared.runs, item)
         if not runs:
             return {}
-        words = pa.chunked_array([chunk.dictionary for run in runs for chunk in run.chunks]).cast(item.type)
-        try:
-            columns = self._converted(item, words, shared.runs[0])
-        except DataLoaderUtilsError:  # it may be of a word that no row has
+        columns = self._words(item, runs, shared.runs[0])
+        if not columns:
+            self._texts.discard(item.name)  # decoded for nothing, as other windows would be
             return {}
         recorder().enter("shuffle")
-        numbers: list[Array] = []
-        first = 0
-        for run in runs:
-            own: list[Array] = []
-            for chunk in run.chunks:
-                own.append(fixed(chunk.indices.buffers()[1], _NUMBER, chunk.offset, len(chunk)) + np.uint32(first))
-                first += len(chunk.dictionary)
-            numbers.append(np.concatenate(own))
-        return {key: shared.gather.words(column, numbers) for key, column in columns.items()}
+        chunks = [chunk for run in runs if run is not None for chunk in run.chunks]
+        numbers = shared.gather.pool.lease(4 * sum(map(len, chunks))).view(np.uint32)
+        at = first = 0
+        for chunk in chunks:
+            own = fixed(chunk.indices.buffers()[1], numbers.dtype, chunk.offset, len(chunk))
+            np.add(own, np.uint32(first), out=numbers[at : at + len(chunk)])
+            at, first = at + len(chunk), first + len(chunk.dictionary)
+        by_run = np.split(numbers, list(accumulate(len(run) for run in runs if run is not None))[:-1])
+        return {key: shared.gather.words(column, by_run) for key, column in columns.items()}
+
+    def _words(self, item: pa.Field, runs: Sequence[pa.ChunkedArray | None], first: SegmentRun) -> dict[str, Column]:
+        """The output of all words of these runs, by its key. Empty if the column was refused, or has nulls."""
+        if any(run is None or run.null_count for run in runs):
+            return {}
+        words = pa.chunked_array([chunk.dictionary for run in runs if run is not None for chunk in run.chunks])
+        try:
+            return self._converted(item, words.cast(item.type), first)
+        except DataLoaderUtilsError:  # it may be of a word that no row has
+            return {}
 
     def _read(self, shared: WindowRead, items: Sequence[pa.Field]) -> dict[str, Column]:
         """The output of the columns of one call of a file's reader."""

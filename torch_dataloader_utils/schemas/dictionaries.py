@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 from torch_dataloader_utils.schemas.merge import without_dictionaries
+
+DictionaryDecoder: TypeAlias = Callable[[], pa.ChunkedArray | None]  # of a column; None: it cannot be decoded so
 
 # Parquet's words are no large ones, whatever its Arrow schema says; pandas and Polars declare all text as large.
 _WORDS = {

@@ -24,6 +24,7 @@ from torch_dataloader_utils.reading.decoding import numbers_of
 from torch_dataloader_utils.reading.files import FileOpener, FileReader
 from torch_dataloader_utils.reading.places import FileKeys, placed
 from torch_dataloader_utils.redaction import printable
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder
 from torch_dataloader_utils.sources.roaring import rows_in
 from torch_dataloader_utils.storage import Storage
 
@@ -274,7 +275,7 @@ class _LiveReader:
             kept = self._left(segments, counts)
             return arrays if kept is None else [kept.of(array) for array in arrays]
 
-    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, DictionaryDecoder]:
         """None, because rows are left out."""
         return {}
 

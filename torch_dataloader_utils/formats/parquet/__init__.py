@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -48,7 +49,7 @@ from torch_dataloader_utils.lazy import cached_property
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.printing import listed
 from torch_dataloader_utils.redaction import printable
-from torch_dataloader_utils.schemas.dictionaries import numbered
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder, numbered
 from torch_dataloader_utils.storage import Decoding, Storage, prefetch
 
 
@@ -140,20 +141,20 @@ class ParquetReader(Reader):
     def _as_words(self, arrays: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.ChunkedArray]:
         return {name: numbered(column, self.schema.field(name).type) for name, column in arrays.items()}
 
-    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, DictionaryDecoder]:
         """Those of the columns of a local file that have few words, by the package's own decoder."""
         if self._pages is None or self._leaves:
             return {}
-        groups = [self._metadata.row_group(group) for group in segment_numbers]
-        with_nulls = {name for group in segment_numbers for name in self.metadata.nulls.get(group, ())}
-        few = [
-            name
-            for name in columns
-            if name not in with_nulls
-            for leaf in self._by_name[name]
-            if all(holds_codes(self.source, group.column(leaf), in_lists=False) for group in groups)
-        ]
-        return self._pages.codes(segment_numbers, few)
+        groups = list(segment_numbers)
+        with_nulls = {name for group in groups for name in self.metadata.nulls.get(group, ())}
+        few = [name for name in columns if name not in with_nulls and self._has_few_words(groups, name)]
+        return {name: partial(self._pages.dictionaries, groups, name) for name in few}
+
+    def _has_few_words(self, groups: list[int], name: str) -> bool:
+        row_groups = map(self._metadata.row_group, groups)
+        chunks = [group.column(leaf) for group in row_groups for leaf in self._by_name[name]]
+        with Decoding(self.path, lambda: self._damaged(groups, [name])):
+            return all(holds_codes(self.source, chunk, in_lists=False) for chunk in chunks)
 
     def chunks(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, Chunks]:
         """Those of the columns of a local file that are stored as the package's own decoder knows."""

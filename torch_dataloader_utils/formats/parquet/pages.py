@@ -219,12 +219,11 @@ class PageDecoder:
         counts = self._counts(groups)
         return self._read([_Part(*part) for part in zip(groups, counts, strict=True)], self._forms.of(columns))
 
-    def codes(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """As `read`, only strings and bytes, as dictionaries: one for each row group."""
-        forms = self._forms.of(columns).items()
-        counts = self._counts(groups)
-        parts = [_Part(*part) for part in zip(groups, counts, strict=True)]
-        return self._read(parts, {name: form.coded for name, form in forms if form.becomes == _TEXTS})
+    def dictionaries(self, groups: Sequence[int], name: str) -> pa.ChunkedArray | None:
+        """A column of strings or bytes as dictionaries, one for each row group; None if it was not decoded."""
+        parts = [_Part(*part) for part in zip(groups, self._counts(groups), strict=True)]
+        forms = self._forms.of([name]).items()
+        return self._read(parts, {name: form.coded for name, form in forms if form.becomes == _TEXTS}).get(name)
 
     def read_rows(self, groups: Sequence[int], columns: Sequence[str], rows: Numbers) -> dict[str, pa.ChunkedArray]:
         """As `read`, only the rows with these numbers among those of the row groups, and no lists.

@@ -32,6 +32,7 @@ from torch_dataloader_utils.late_imports import as_arrow
 from torch_dataloader_utils.model import DataFileInfo, FileLayout, Segment
 from torch_dataloader_utils.reading.decoding import numbers_of
 from torch_dataloader_utils.reading.places import FileKeys, PlacedOpener
+from torch_dataloader_utils.schemas.dictionaries import DictionaryDecoder
 from torch_dataloader_utils.sources.deleted_rows import Mask, live_mask
 from torch_dataloader_utils.storage import Naming, Storage
 
@@ -177,8 +178,8 @@ class IcebergReader:
         stored = [source[0] for source in by_source if len(source) == 1]
         return [by_source[(name,)] for name in self._inner.together(stored, rows)]
 
-    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
-        """As `chunks`."""
+    def codes(self, segment_numbers: Sequence[int], columns: Sequence[str]) -> Mapping[str, DictionaryDecoder]:
+        """As `chunks`: those that are unchanged, if no row is deleted."""
         names = self._unchanged(columns)
         return {names[name]: codes for name, codes in self._inner.codes(segment_numbers, list(names)).items()}
 
