@@ -471,7 +471,7 @@ class WindowReader:
             return {}
         recorder().enter("shuffle")
         chunks = [chunk for run in runs if run is not None for chunk in run.chunks]
-        numbers = shared.gather.pool.lease(4 * sum(map(len, chunks))).view(np.uint32)
+        numbers = np.empty(sum(map(len, chunks)), np.uint32)
         at = first = 0
         for chunk in chunks:
             own = fixed(chunk.indices.buffers()[1], numbers.dtype, chunk.offset, len(chunk))
