@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch_dataloader_utils.convert.layouts import Padding
 
 Pin = Callable[[torch.Tensor], torch.Tensor]
 
+_END = object()  # of an iterator
 _LOG = logging.getLogger("torch_dataloader_utils")
 
 
@@ -43,26 +45,23 @@ class TensorForm(ColumnForm):
         self, cuts: Sequence[Cut], sources: Sequence[Any], first: int, count: int, size: int
     ) -> list[Iterable[Any]]:
         """Normal tensors, even if some are requested in inference mode: later ones may be trained on."""
-        if not torch.is_inference_mode_enabled():
+        with _outside_inference():
             values = super()._values(cuts, sources, first, count, size)
-        else:
-            with torch.inference_mode(False):
-                values = super()._values(cuts, sources, first, count, size)
         return [_normal(each) if isinstance(each, Iterator) else each for each in values]
 
 
 def _normal(values: Iterator[Any]) -> Iterator[Any]:
     """Values that are made when they are due, outside of inference mode, too."""
     while True:
-        try:
-            if not torch.is_inference_mode_enabled():
-                value = next(values)
-            else:
-                with torch.inference_mode(False):
-                    value = next(values)
-        except StopIteration:
+        with _outside_inference():
+            value = next(values, _END)
+        if value is _END:
             return
         yield value
+
+
+def _outside_inference() -> AbstractContextManager[Any]:
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def pinning(pin_memory: bool) -> Pin:

@@ -232,9 +232,10 @@ class RunReader:
             return []
         recorder().enter("decode")
         decoders: list[DictionaryDecoder] = []
-        with self.unchanged(runs):
+        with ExitStack() as stack:
             for run in runs:
                 reader = self._reader(self._files[run.file])
+                stack.enter_context(unchanged(reader))
                 numbers = [segment.number for segment in self.segments(run)]
                 found = reader.codes(numbers, _as_resolved(reader, [item]))
                 if not found:
@@ -371,8 +372,9 @@ class RunReader:
 
 def _as_resolved(reader: FileReader, items: Sequence[pa.Field]) -> list[str]:
     """Those of the columns that the file has, with the resolved type."""
-    kinds = dict(zip(reader.schema.names, reader.schema.types, strict=True))
-    return [item.name for item in items if kinds.get(item.name) == item.type]
+    schema = reader.schema
+    places = [(schema.get_field_index(item.name), item) for item in items]
+    return [item.name for place, item in places if place >= 0 and schema.field(place).type == item.type]
 
 
 @contextmanager

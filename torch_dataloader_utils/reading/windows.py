@@ -465,26 +465,25 @@ class WindowReader:
             runs = self._runs.codes(shared.runs, item)
         if not runs:
             return {}
-        columns = self._words(item, runs, shared.runs[0])
+        whole = [run for run in runs if run is not None and not run.null_count]
+        chunks = [chunk for run in whole for chunk in run.chunks]
+        columns = self._words(item, chunks, shared.runs[0]) if len(whole) == len(runs) else {}
         if not columns:
             self._texts.discard(item.name)  # decoded for nothing, as other windows would be
             return {}
         recorder().enter("shuffle")
-        chunks = [chunk for run in runs if run is not None for chunk in run.chunks]
         numbers = np.empty(sum(map(len, chunks)), np.uint32)
         at = first = 0
         for chunk in chunks:
             own = fixed(chunk.indices.buffers()[1], numbers.dtype, chunk.offset, len(chunk))
             np.add(own, np.uint32(first), out=numbers[at : at + len(chunk)])
             at, first = at + len(chunk), first + len(chunk.dictionary)
-        by_run = np.split(numbers, list(accumulate(len(run) for run in runs if run is not None))[:-1])
+        by_run = np.split(numbers, list(accumulate(map(len, whole)))[:-1])
         return {key: shared.gather.words(column, by_run) for key, column in columns.items()}
 
-    def _words(self, item: pa.Field, runs: Sequence[pa.ChunkedArray | None], first: SegmentRun) -> dict[str, Column]:
-        """The output of all words of these runs, by its key. Empty if the column was refused, or has nulls."""
-        if any(run is None or run.null_count for run in runs):
-            return {}
-        words = pa.chunked_array([chunk.dictionary for run in runs if run is not None for chunk in run.chunks])
+    def _words(self, item: pa.Field, chunks: Sequence[pa.Array], first: SegmentRun) -> dict[str, Column]:
+        """The output of all words of these dictionaries, by its key. Empty if one of them cannot be converted."""
+        words = pa.chunked_array([chunk.dictionary for chunk in chunks])
         try:
             return self._converted(item, words.cast(item.type), first)
         except DataLoaderUtilsError:  # it may be of a word that no row has

@@ -146,13 +146,15 @@ class ParquetReader(Reader):
         if self._pages is None or self._leaves:
             return {}
         groups = list(segment_numbers)
-        with_nulls = {name for group in groups for name in self.metadata.nulls.get(group, ())}
-        few = [name for name in columns if name not in with_nulls and self._has_few_words(groups, name)]
+        few = [name for name in columns if self._has_few_words(groups, name)]
         return {name: partial(self._pages.dictionaries, groups, name) for name in few}
 
     def _has_few_words(self, groups: list[int], name: str) -> bool:
+        """Whether a column has few words in each of these row groups, and as far as is known no nulls."""
         row_groups = map(self._metadata.row_group, groups)
         chunks = [group.column(leaf) for group in row_groups for leaf in self._by_name[name]]
+        if any(_has_nulls(chunk.statistics) for chunk in chunks):
+            return False
         with Decoding(self.path, lambda: self._damaged(groups, [name])):
             return all(holds_codes(self.source, chunk, in_lists=False) for chunk in chunks)
 

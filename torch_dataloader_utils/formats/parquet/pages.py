@@ -27,6 +27,7 @@ from torch_dataloader_utils.formats.sizes import leaf_count
 from torch_dataloader_utils.kernels.library import pages_library
 from torch_dataloader_utils.kernels.pages import CHUNK, Chunks, decode, zstd_functions
 from torch_dataloader_utils.lazy import cached_property
+from torch_dataloader_utils.schemas.dictionaries import as_dictionaries
 from torch_dataloader_utils.storage import RemoteFile
 
 # Numbers of parquet.thrift.
@@ -96,8 +97,9 @@ class _Form(NamedTuple):
     @property
     def coded(self) -> _Form:
         """That of strings or bytes as dictionaries, whose offsets are int32."""
-        words = pa.string() if pt.is_string(self.values) or pt.is_large_string(self.values) else pa.binary()
-        return self._replace(type=pa.dictionary(pa.int32(), words), values=words, width=4, wide=False, becomes=_CODES)
+        kind = as_dictionaries(self.type)
+        assert kind is not None
+        return self._replace(type=kind, values=kind.value_type, width=4, wide=False, becomes=_CODES)
 
     def offsets(self, rows: int) -> pa.Buffer:
         """Memory for the offsets of so many rows."""
@@ -216,14 +218,12 @@ class PageDecoder:
 
     def read(self, groups: Sequence[int], columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
         """The rows of these row groups, for those of the columns that were decoded; pyarrow must read the others."""
-        counts = self._counts(groups)
-        return self._read([_Part(*part) for part in zip(groups, counts, strict=True)], self._forms.of(columns))
+        return self._read(self._whole(groups), self._forms.of(columns))
 
     def dictionaries(self, groups: Sequence[int], name: str) -> pa.ChunkedArray | None:
         """A column of strings or bytes as dictionaries, one for each row group; None if it was not decoded."""
-        parts = [_Part(*part) for part in zip(groups, self._counts(groups), strict=True)]
-        forms = self._forms.of([name]).items()
-        return self._read(parts, {name: form.coded for name, form in forms if form.becomes == _TEXTS}).get(name)
+        forms = {name: form.coded for name, form in self._forms.of([name]).items() if form.becomes == _TEXTS}
+        return self._read(self._whole(groups), forms).get(name)
 
     def read_rows(self, groups: Sequence[int], columns: Sequence[str], rows: Numbers) -> dict[str, pa.ChunkedArray]:
         """As `read`, only the rows with these numbers among those of the row groups, and no lists.
@@ -240,6 +240,9 @@ class PageDecoder:
         parts = [_Part.of(group, ranges[i:j] - end) for group, end, i, j in cuts if i < j]
         forms = self._forms.of(columns).items()
         return self._read(parts, {name: form for name, form in forms if form.becomes != _LISTS})
+
+    def _whole(self, groups: Sequence[int]) -> list[_Part]:
+        return [_Part(*part) for part in zip(groups, self._counts(groups), strict=True)]
 
     def _counts(self, groups: Sequence[int]) -> list[int]:
         return [self._metadata.row_group(group).num_rows for group in groups]
